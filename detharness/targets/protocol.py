@@ -1,0 +1,113 @@
+"""The Target protocol: what a probe, an evaluation or a benchmark may ask of the thing under test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detharness.engine.outputs import Completion, PlayResult, RowGroup, StepRecord
+from detharness.engine.params import (
+    EngineConfig,
+    FreePages,
+    MemoryPolicy,
+    PagePlacement,
+    PrefixCaching,
+    SamplingParams,
+)
+
+__all__ = [
+    "Arrival",
+    "Completion",
+    "EngineConfig",
+    "FreePages",
+    "MemoryPolicy",
+    "Observation",
+    "PagePlacement",
+    "PlayResult",
+    "PrefixCaching",
+    "RowGroup",
+    "SamplingParams",
+    "ScriptedTarget",
+    "StepRecord",
+]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request of a traffic script: it arrives before engine step ``step``.
+
+    cancel_step: the request is aborted before that step, if still running. capture_logits keeps the logits rows.
+    """
+
+    step: int
+    request_id: str
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    cancel_step: int | None = None
+    capture_logits: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One operator output row seen during a play: fp32 or bf16 values as raw bits, with where it came from."""
+
+    step: int
+    request_id: str
+    sample_index: int
+    position: int
+    layer: int
+    operator: str
+    bits: NDArray[np.integer[Any]]
+
+
+class ScriptedTarget(Protocol):
+    """A target whose schedule can be scripted step by step: the engine."""
+
+    @property
+    def kernels(self) -> str:
+        """The kernel set's name, "torch" or "invariant"."""
+
+    @property
+    def backend(self) -> str:
+        """How the kernel set is built."""
+
+    @property
+    def dtype(self) -> str:
+        """"fp32" or "bf16"."""
+
+    def with_kernels(self, kernels: str, dtype: str | None = None) -> ScriptedTarget:
+        """The same checkpoint under another kernel set (and dtype); weights are shared where possible."""
+
+    def describe(self) -> dict[str, Any]:
+        """Model digest, tokenizer digest, family, notes: what belongs in a manifest."""
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text; special tokens are added only where the tokenizer itself says so."""
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a conversation rendered by the checkpoint's chat template, with the generation prompt."""
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids."""
+
+    def play(self, arrivals: Sequence[Arrival], config: EngineConfig) -> PlayResult:
+        """Run a traffic script to its end on a fresh engine. ``config.dtype`` must be this target's dtype."""
+
+    def step_trace(self) -> Sequence[StepRecord]:
+        """The schedule trace of the last play."""
+
+    def replay(self, trace: Sequence[StepRecord]) -> list[NDArray[np.float32]]:
+        """Feed a recorded schedule to the model, step by step; logits rows [rows, V] for each step."""
+
+    def observe(
+        self, layer: int | None, operator: str | None, row: tuple[str, int] | None
+    ) -> AbstractContextManager[list[Observation]]:
+        """While open, collect operator output rows; None means every one. ``row`` is (request id, position)."""
+
+    def score(self, token_ids: Sequence[int]) -> list[float | None]:
+        """Raw fp32 logprob of each token given those before it, in one prefill; None for the first."""

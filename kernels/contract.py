@@ -1,0 +1,221 @@
+"""The operator table, reduction plans, schedules, and what a kernel set must offer.
+
+Row purity: an operator's output row depends only on its own input row, its absolute token position, the weights
+and its own KV prefix. A **reduction plan** fixes the order in which numbers are added and is a function of the
+weight's shape and dtype, or of the absolute position; never of the batch. A **schedule** is everything else (row
+tiles, threads over independent outputs) and may change at any time, because it cannot change a bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from detharness.errors import UsageError
+
+KernelName = Literal["torch", "invariant"]
+
+OPERATORS = (
+    "linear",
+    "embedding",
+    "rms_norm",
+    "add_rms_norm",
+    "rope",
+    "write_kv",
+    "attention",
+    "silu_and_mul",
+    "log_softmax",
+    "sample",
+)
+
+MAX_LEAF = 512  # Longer chains miss "error at most twice the library's" (docs/architecture.md, plans).
+MIN_LEAVES = 8
+
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """The order of one reduction: ``leaves`` partial sums of ``leaf_length`` elements, merged pairwise.
+
+    ``length`` is the number of elements reduced; ``leaves`` is a power of two; the last leaves may be short or
+    empty (zero padding is an exact no-op). ``leaf_order`` names how a leaf is summed inside; ``merge`` how the
+    fp32 partials are combined: "pairwise" is ((l0+l1)+(l2+l3))+..., "ascending" is ((l0+l1)+l2)+...
+    """
+
+    operator: str
+    length: int
+    leaves: int
+    leaf_length: int
+    leaf_order: str
+    merge: Literal["pairwise", "ascending"]
+
+    @property
+    def id(self) -> str:
+        """A stable one-line name, as it appears in traces and reports."""
+        return f"{self.operator}:{self.length}={self.leaves}x{self.leaf_length}:{self.leaf_order}:{self.merge}"
+
+
+def tree_plan(operator: str, length: int, leaf_order: str) -> ReductionPlan:
+    """Return the balanced tree for a reduction over ``length`` elements: at least 8 leaves where it allows.
+
+    Leaves double until none is longer than 512. A ``length`` below 8 gets one leaf per element, rounded up to a
+    power of two.
+    """
+    if length < 1:
+        raise ValueError(f"a reduction needs at least one element, got {length}")
+    leaves = MIN_LEAVES
+    while leaves > length:
+        leaves //= 2
+    while -(-length // leaves) > MAX_LEAF:
+        leaves *= 2
+    return ReductionPlan(operator, length, leaves, -(-length // leaves), leaf_order, "pairwise")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Row tiles, ascending: M rows are cut into tiles of these sizes, the last one padded. Cannot change a bit."""
+
+    row_tiles: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PagedBatch:
+    """Where the rows of one step stand. All tensors int64 on the CPU or the device of the pages.
+
+    positions     [M]     absolute token position of each row
+    slots         [M]     page * page_size + offset: where the row's key and value are written
+    row_starts    [R+1]   request r owns rows row_starts[r]:row_starts[r+1], at ascending contiguous positions
+    context_lens  [R]     tokens of request r in the cache after this step's write (its last position + 1)
+    block_tables  [R, P]  page numbers by position // page_size, padded with -1
+    page_size     tokens per page
+    """
+
+    positions: Tensor
+    slots: Tensor
+    row_starts: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    page_size: int
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """Per-row sampling inputs, all [M]: the token drawn is a pure function of these and the row's logits.
+
+    temperature, top_p, min_p: float64. top_k, seed, sample_index, position: int64 (``top_k`` 0 means off;
+    ``position`` is the absolute position of the token being drawn). ``vocab_limit``: ids at or above it are
+    padding rows of the embedding and are never drawn.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    sample_index: Tensor
+    position: Tensor
+    vocab_limit: int
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """``token_ids`` [M] int64, and ``processed_logprobs`` [M, V] fp32 after temperature and masks (None unless asked)."""
+
+    token_ids: Tensor
+    processed_logprobs: Tensor | None
+
+
+class KernelSet(ABC):
+    """One implementation of every operator in ``OPERATORS``.
+
+    Activations are fp32 or bf16, [M, ...] with M rows; accumulation is fp32. ``name`` is the policy ("torch" is
+    the library default, "invariant" is row-pure), ``backend`` how it is built; both appear in every report.
+    """
+
+    name: KernelName
+    backend: str
+
+    @abstractmethod
+    def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Any:
+        """Pack weights [N_i, K] (joined along N) and biases [N_i] once; the result is opaque to the caller."""
+
+    @abstractmethod
+    def linear(self, x: Tensor, packed: Any) -> Tensor:
+        """x [M, K] -> [M, sum N_i] in x.dtype."""
+
+    @abstractmethod
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        """ids [M] int64, table [V, K] -> [M, K]."""
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [..., K] -> x / sqrt(mean(x²) + eps) * weight, computed in fp32, returned in x.dtype."""
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """s = x + residual (rounded to x.dtype); returns (rms_norm(s), s)."""
+
+    @abstractmethod
+    def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate q [M, H, D] and k [M, Hkv, D] by halves; cos and sin are fp32 [M, D/2] for the rows' positions."""
+
+    @abstractmethod
+    def write_kv(self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor) -> None:
+        """Store k, v [M, Hkv, D] into pages [pages, page_size, Hkv, D] at ``slots`` [M]."""
+
+    @abstractmethod
+    def attention(
+        self,
+        q: Tensor,
+        k_pages: Tensor,
+        v_pages: Tensor,
+        batch: PagedBatch,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """Causal paged attention, q [M, H, D] -> [M, H, D]; H is a multiple of Hkv.
+
+        Row at position p attends keys j with j <= p, and with ``window`` also j > p - window (the current token
+        counts). Slots past a request's context are never read.
+        """
+
+    @abstractmethod
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """gate_up [M, 2I] (gate first) -> silu(gate) * up, [M, I]."""
+
+    @abstractmethod
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """logits [M, V] fp32 -> fp32 log-probabilities."""
+
+    @abstractmethod
+    def sample(self, logits: Tensor, rows: SamplingRows, *, want_processed: bool) -> SampledRows:
+        """Draw one token per row from logits [M, V] fp32; see ``kernels.sampling``."""
+
+    @abstractmethod
+    def plan_ids(self) -> tuple[str, ...]:
+        """Ids of the reduction plans used so far, sorted; empty where the library decides."""
+
+
+def kernel_set(name: str) -> KernelSet:
+    """Return the kernel set called ``name`` ("torch" or "invariant") for the CPU."""
+    if name == "torch":
+        from detharness.kernels.library import LibraryKernels
+
+        return LibraryKernels()
+    if name == "invariant":
+        from detharness.kernels.pytorch import RowPureKernels
+
+        return RowPureKernels()
+    raise UsageError(f"unknown kernel set {name!r}: use 'torch' or 'invariant'")
+
+
+def compute_dtype(name: str) -> torch.dtype:
+    """Map the dtype names of the command line to torch: "fp32" or "bf16"."""
+    try:
+        return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+    except KeyError:
+        raise UsageError(f"unknown dtype {name!r}: use 'fp32' or 'bf16'") from None
