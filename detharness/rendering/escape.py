@@ -1,0 +1,33 @@
+"""Text from outside, made safe and unambiguous for a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_SHORT = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+# Other (control, format, surrogate) and the two separators that break a line. Format characters hold the bidi
+# controls, which reorder what stands around them, and the zero-width ones, which hide a difference.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = frozenset("\u200c\u200d")  # Persian and emoji need them to be spelled at all.
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` on one line with everything unseen written as an escape: ``\n``, ``\x1b``, ``\u202e``.
+
+    Controls (C0, DEL, C1, so every terminal sequence), bidi and other format characters, line separators
+    and lone surrogates are escaped; a backslash is doubled, so that two different texts never look the
+    same.
+    """
+    return "".join(_character(character) for character in text)
+
+
+def _character(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
+        return character
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
