@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length", "aborted"]
+RowKind = Literal["prefill", "recompute", "decode"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class RowGroup:
 
     request_id: str
     sample_index: int
-    kind: Literal["prefill", "recompute", "decode"]
+    kind: RowKind
     start_position: int
     token_ids: tuple[int, ...]
     block_table: tuple[int, ...]

@@ -78,7 +78,7 @@ class ScriptedTarget(Protocol):
 
     @property
     def dtype(self) -> str:
-        """"fp32" or "bf16"."""
+        """ "fp32" or "bf16"."""
 
     def with_kernels(self, kernels: str, dtype: str | None = None) -> ScriptedTarget:
         """The same checkpoint under another kernel set (and dtype); weights are shared where possible."""

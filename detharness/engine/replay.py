@@ -1,0 +1,44 @@
+"""Replay of a recorded schedule: the same rows, positions and pages through a model, no scheduler involved.
+
+The tokens are teacher-forced from the trace, so the arithmetic of one schedule can be compared across kernel
+sets even where they would have chosen different tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from detharness.engine.batch import paged_batch
+from detharness.engine.decoder import Decoder
+from detharness.engine.outputs import StepRecord
+from detharness.engine.pages import KVPages
+from detharness.engine.params import FreePages
+from detharness.errors import UsageError
+
+
+def replay(decoder: Decoder, trace: Many[StepRecord]) -> Iterator[Tensor]:
+    """Yield, per recorded step, logits fp32 [groups, V] of each row group's last row.
+
+    The trace must start at the engine's first step: pages are filled by replaying the steps that wrote them.
+    """
+    if (
+        not trace
+        or trace[0].step != 0
+        or any(b.step != a.step + 1 for a, b in zip(trace, trace[1:], strict=False))
+    ):
+        raise UsageError("a replay needs the whole trace, from step 0 without gaps")
+    used = (
+        max((page for record in trace for group in record.groups for page in group.block_table), default=0)
+        + 1
+    )
+    pages = KVPages(decoder.config, used, trace[0].page_size, decoder.dtype, FreePages.KEEP)
+    for record in trace:
+        if not record.groups:
+            yield torch.empty(0, decoder.config.vocab_size)
+            continue
+        token_ids, batch = paged_batch(record.groups, record.page_size)
+        yield decoder.forward(token_ids, batch, pages, batch.row_starts[1:] - 1)

@@ -1,0 +1,201 @@
+"""The reference engine as a target: scripted traffic, kernel sets side by side, observation and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Many
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from detharness.checkpoints.checkpoint import Checkpoint, load_checkpoint
+from detharness.engine.decoder import Decoder
+from detharness.engine.loop import Engine
+from detharness.engine.replay import replay
+from detharness.engine.sequence import Request
+from detharness.errors import RequestError, UsageError
+from detharness.kernels.contract import compute_dtype, kernel_set
+from detharness.targets.protocol import (
+    Arrival,
+    EngineConfig,
+    Observation,
+    PlayResult,
+    SamplingParams,
+    StepRecord,
+)
+
+
+class EngineTarget:
+    """A checkpoint under one kernel set and dtype. Siblings made by ``with_kernels`` share loaded weights."""
+
+    def __init__(
+        self, model: str, kernels: str, dtype: str, checkpoints: dict[str, Checkpoint] | None = None
+    ):
+        self.model = model
+        self.dtype = dtype
+        self._checkpoints = {} if checkpoints is None else checkpoints
+        self._kernel_set = kernel_set(kernels)
+        if dtype not in self._checkpoints:
+            self._checkpoints[dtype] = load_checkpoint(model, dtype=compute_dtype(dtype))
+        self.checkpoint = self._checkpoints[dtype]
+        self._decoder: Decoder | None = None
+        self._trace: list[StepRecord] = []
+        self._observing: list[_Collector] = []
+
+    @property
+    def kernels(self) -> str:
+        """The kernel set's name."""
+        return self._kernel_set.name
+
+    @property
+    def backend(self) -> str:
+        """How the kernel set is built."""
+        return self._kernel_set.backend
+
+    @property
+    def decoder(self) -> Decoder:
+        """The packed model, built on first use."""
+        if self._decoder is None:
+            self._decoder = Decoder(self.checkpoint.config, self.checkpoint.weights, self._kernel_set)
+        return self._decoder
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model's context holds, prompt and reply together."""
+        return self.checkpoint.config.max_positions
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this are real tokens; rows of the embedding above it are padding and never drawn."""
+        return min(self.checkpoint.tokenizer.vocab_size, self.checkpoint.config.vocab_size)
+
+    def with_kernels(self, kernels: str, dtype: str | None = None) -> EngineTarget:
+        """The same checkpoint under another kernel set (and dtype)."""
+        return EngineTarget(self.model, kernels, dtype or self.dtype, self._checkpoints)
+
+    def describe(self) -> dict[str, Any]:
+        """What belongs in a manifest: digests, family, end tokens and everything the loader noted."""
+        checkpoint = self.checkpoint
+        return {
+            "model": self.model,
+            "kind": checkpoint.kind,
+            "family": checkpoint.config.family,
+            "model_digest": checkpoint.digest,
+            "tokenizer_digest": checkpoint.tokenizer.digest,
+            "eos_token_ids": list(checkpoint.eos_token_ids),
+            "context_length": self.context_length,
+            "notes": list(checkpoint.notes),
+        }
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text."""
+        return self.checkpoint.tokenizer.encode(text)
+
+    def render_chat(self, messages: Many[dict[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a conversation rendered by the checkpoint's own chat template."""
+        template = self.checkpoint.chat_template
+        if template is None:
+            raise RequestError(
+                f"{self.model} has no chat template: give 'prompt' or 'token_ids' instead of 'messages'"
+            )
+        return template.render(messages, self.checkpoint.tokenizer).token_ids
+
+    def detokenize(self, token_ids: Many[int]) -> str:
+        """Text of token ids."""
+        return self.checkpoint.tokenizer.decode(token_ids)
+
+    def play(self, arrivals: Many[Arrival], config: EngineConfig) -> PlayResult:
+        """Run a traffic script to its end on a fresh engine; arrivals of one step keep their order."""
+        if config.dtype != self.dtype:
+            raise UsageError(f"this target is loaded in {self.dtype}, the script asks for {config.dtype}")
+        engine = Engine(self.decoder, self.checkpoint.tokenizer, self.checkpoint.eos_token_ids, config)
+        due: dict[int, list[Arrival]] = {}
+        cancels: dict[int, list[str]] = {}
+        for arrival in arrivals:
+            due.setdefault(arrival.step, []).append(arrival)
+            if arrival.cancel_step is not None:
+                cancels.setdefault(arrival.cancel_step, []).append(arrival.request_id)
+        if len({arrival.request_id for arrival in arrivals}) != len(arrivals):
+            raise UsageError("a traffic script names one request id twice: give each arrival its own")
+        result = PlayResult()
+        last_arrival = max(due, default=-1)
+        while engine.busy or engine.step_number <= last_arrival:
+            for request_id in cancels.get(engine.step_number, ()):
+                engine.abort(request_id)
+            for arrival in due.get(engine.step_number, ()):
+                engine.add(
+                    Request(arrival.request_id, arrival.token_ids, arrival.sampling, arrival.capture_logits)
+                )
+            result.trace.append(engine.step(self._observe_step if self._observing else None))
+            for done in engine.take_finished():
+                result.completions[done.request_id, done.sample_index] = done
+        order = {arrival.request_id: index for index, arrival in enumerate(arrivals)}
+        result.completions = dict(
+            sorted(result.completions.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+        )
+        self._trace = result.trace
+        return result
+
+    def step_trace(self) -> Many[StepRecord]:
+        """The schedule trace of the last play."""
+        return self._trace
+
+    def replay(self, trace: Many[StepRecord]) -> list[NDArray[np.float32]]:
+        """Feed a recorded schedule to the model: logits [groups, V] of each group's last row, per step."""
+        return [logits.numpy() for logits in replay(self.decoder, trace)]
+
+    @contextmanager
+    def observe(
+        self, layer: int | None, operator: str | None, row: tuple[str, int] | None
+    ) -> Iterator[list[Observation]]:
+        """While open, collect operator output rows of every play; see the protocol."""
+        collector = _Collector(layer, operator, row)
+        self._observing.append(collector)
+        try:
+            yield collector.seen
+        finally:
+            self._observing.remove(collector)
+
+    def _observe_step(
+        self, step: int, names: Many[tuple[str, int, int]], layer: int, operator: str, rows: Tensor
+    ) -> None:
+        for collector in self._observing:
+            collector.offer(step, names, layer, operator, rows)
+
+    def score(self, token_ids: Many[int]) -> list[float | None]:
+        """Raw fp32 logprob of each token given those before it, in one prefill."""
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0, ignore_eos=True)
+        config = EngineConfig(dtype=self.dtype, max_step_tokens=max(1, len(token_ids)), max_running=1)
+        config = replace(config, num_blocks=-(-(len(token_ids) + 1) // config.page_size))
+        result = self.play([Arrival(0, "score", tuple(token_ids), params)], config)
+        entries = result.completions["score", 0].prompt_logprobs
+        assert entries is not None
+        return [None if entry is None else entry.logprob for entry in entries]
+
+
+class _Collector:
+    """Keeps the observations that match one ``observe`` call."""
+
+    def __init__(self, layer: int | None, operator: str | None, row: tuple[str, int] | None) -> None:
+        self._layer, self._operator, self._row = layer, operator, row
+        self.seen: list[Observation] = []
+
+    def offer(
+        self, step: int, names: Many[tuple[str, int, int]], layer: int, operator: str, rows: Tensor
+    ) -> None:
+        if self._layer not in (None, layer) or self._operator not in (None, operator):
+            return
+        bits = rows.detach().contiguous().view(_BITS[rows.dtype]).numpy()
+        for index, (request_id, sample_index, position) in enumerate(names):
+            if self._row in (None, (request_id, position)):
+                self.seen.append(
+                    Observation(step, request_id, sample_index, position, layer, operator, bits[index].copy())
+                )
+
+
+_BITS: Mapping[torch.dtype, torch.dtype] = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
