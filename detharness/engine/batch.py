@@ -23,9 +23,7 @@ def paged_batch(groups: Many[RowGroup], page_size: int) -> tuple[Tensor, PagedBa
         token_ids.extend(group.token_ids)
         positions.extend(range(group.start_position, end))
         table = group.block_table
-        slots.extend(
-            table[at // page_size] * page_size + at % page_size for at in range(group.start_position, end)
-        )
+        slots.extend(table[at // page_size] * page_size + at % page_size for at in range(group.start_position, end))
         starts.append(len(token_ids))
         contexts.append(end)
     width = max(len(group.block_table) for group in groups)

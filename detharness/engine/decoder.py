@@ -112,9 +112,7 @@ class Decoder:
             q, k = kernels.rope(q, k, cos, sin)
             observe(index, "rope.q", q)
             observe(index, "rope.k", k)
-            kernels.write_kv(
-                k, v.reshape(rows, kv_heads, width), pages.keys[index], pages.values[index], batch.slots
-            )
+            kernels.write_kv(k, v.reshape(rows, kv_heads, width), pages.keys[index], pages.values[index], batch.slots)
             mixed = kernels.attention(q, pages.keys[index], pages.values[index], batch, scale, layer.window)
             observe(index, "attention", mixed)
             hidden = kernels.linear(mixed.reshape(rows, heads * width), layer.output)

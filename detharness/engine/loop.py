@@ -42,17 +42,13 @@ class Engine:
         self, decoder: Decoder, tokenizer: Tokenizer, end_tokens: tuple[int, ...], config: EngineConfig
     ) -> None:
         if DTYPE_NAMES[decoder.dtype] != config.dtype:
-            raise UsageError(
-                f"the model is loaded in {DTYPE_NAMES[decoder.dtype]}, the engine asks for {config.dtype}"
-            )
+            raise UsageError(f"the model is loaded in {DTYPE_NAMES[decoder.dtype]}, the engine asks for {config.dtype}")
         self.config = config
         self.num_blocks = resolve_num_blocks(decoder.config, config, decoder.dtype)
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._end_tokens = frozenset(end_tokens)
-        self._pages = KVPages(
-            decoder.config, self.num_blocks, config.page_size, decoder.dtype, config.free_pages
-        )
+        self._pages = KVPages(decoder.config, self.num_blocks, config.page_size, decoder.dtype, config.free_pages)
         self._pool = BlockPool(
             self.num_blocks,
             config.page_size,
@@ -111,9 +107,7 @@ class Engine:
             )
         bad = [token for token in request.token_ids if not 0 <= token < model.vocab_size]
         if bad:
-            raise RequestError(
-                f"request {name} holds token id {bad[0]}, outside the vocabulary of {model.vocab_size}"
-            )
+            raise RequestError(f"request {name} holds token id {bad[0]}, outside the vocabulary of {model.vocab_size}")
 
     def abort(self, request_id: str) -> bool:
         """End every sample of a request now; False if none was live."""
@@ -141,9 +135,7 @@ class Engine:
             sampled = self._compute(plan.slices, groups, observe) if groups else []
             record = StepRecord(
                 step=self._step,
-                groups=tuple(
-                    replace(group, sampled=tokens) for group, tokens in zip(groups, sampled, strict=True)
-                ),
+                groups=tuple(replace(group, sampled=tokens) for group, tokens in zip(groups, sampled, strict=True)),
                 preempted=tuple(plan.preempted),
                 cache_hits=tuple(plan.cache_hits),
                 kernels=self._decoder.kernels.name,
@@ -224,9 +216,7 @@ class Engine:
             if params.logprobs is not None:
                 processed = sampled.processed_logprobs if params.processed_logprobs else None
                 sequence.logprobs.append(
-                    token_logprob(
-                        raw[row], token, params.logprobs, None if processed is None else processed[row]
-                    )
+                    token_logprob(raw[row], token, params.logprobs, None if processed is None else processed[row])
                 )
             if sequence.request.capture_logits:
                 sequence.logits.append(logits[row].numpy().copy())
@@ -243,9 +233,7 @@ class Engine:
             if all(sample.finish_reason is not None for sample in self._live[request.request_id]):
                 del self._live[request.request_id]
         if request.on_token is not None:
-            request.on_token(
-                TokenEvent(request.request_id, sequence.sample_index, token, text, sequence.finish_reason)
-            )
+            request.on_token(TokenEvent(request.request_id, sequence.sample_index, token, text, sequence.finish_reason))
 
 
 class _LogitRows:

@@ -33,9 +33,7 @@ def resolve_num_blocks(model: ModelConfig, engine: EngineConfig, dtype: torch.dt
 class KVPages:
     """``keys[layer]`` and ``values[layer]``: [num_blocks, page_size, Hkv, D]."""
 
-    def __init__(
-        self, config: ModelConfig, num_blocks: int, page_size: int, dtype: torch.dtype, free: FreePages
-    ):
+    def __init__(self, config: ModelConfig, num_blocks: int, page_size: int, dtype: torch.dtype, free: FreePages):
         shape = (num_blocks, page_size, config.num_kv_heads, config.head_dim)
         self._poison = free is FreePages.NAN
         fill = float("nan") if self._poison else 0.0

@@ -90,16 +90,12 @@ class SamplingParams:
         return tuple(value)
 
     @classmethod
-    def from_mapping(
-        cls, values: Mapping[str, Any], defaults: SamplingParams | None = None
-    ) -> SamplingParams:
+    def from_mapping(cls, values: Mapping[str, Any], defaults: SamplingParams | None = None) -> SamplingParams:
         """Build from outside data over ``defaults``; a field the engine does not know is refused by name."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise RequestError(
-                f"unsupported sampling field {unknown[0]!r}: supported are {', '.join(sorted(known))}"
-            )
+            raise RequestError(f"unsupported sampling field {unknown[0]!r}: supported are {', '.join(sorted(known))}")
         return cls(**{**(asdict(defaults) if defaults else {}), **values})
 
 
@@ -121,9 +117,7 @@ class PagePlacement(Enum):
     """The order in which free pages are handed out."""
 
     ASCENDING = "ascending"
-    PERMUTED = (
-        "permuted"  # A permutation keyed by ``placement_seed``: neighbours in a sequence lie far apart.
-    )
+    PERMUTED = "permuted"  # A permutation keyed by ``placement_seed``: neighbours in a sequence lie far apart.
 
 
 class FreePages(Enum):

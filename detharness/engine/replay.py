@@ -6,6 +6,7 @@ sets even where they would have chosen different tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 
@@ -25,16 +26,9 @@ def replay(decoder: Decoder, trace: Many[StepRecord]) -> Iterator[Tensor]:
 
     The trace must start at the engine's first step: pages are filled by replaying the steps that wrote them.
     """
-    if (
-        not trace
-        or trace[0].step != 0
-        or any(b.step != a.step + 1 for a, b in zip(trace, trace[1:], strict=False))
-    ):
+    if not trace or trace[0].step != 0 or any(b.step != a.step + 1 for a, b in itertools.pairwise(trace)):
         raise UsageError("a replay needs the whole trace, from step 0 without gaps")
-    used = (
-        max((page for record in trace for group in record.groups for page in group.block_table), default=0)
-        + 1
-    )
+    used = max((page for record in trace for group in record.groups for page in group.block_table), default=0) + 1
     pages = KVPages(decoder.config, used, trace[0].page_size, decoder.dtype, FreePages.KEEP)
     for record in trace:
         if not record.groups:

@@ -33,9 +33,7 @@ from detharness.targets.protocol import (
 class EngineTarget:
     """A checkpoint under one kernel set and dtype. Siblings made by ``with_kernels`` share loaded weights."""
 
-    def __init__(
-        self, model: str, kernels: str, dtype: str, checkpoints: dict[str, Checkpoint] | None = None
-    ):
+    def __init__(self, model: str, kernels: str, dtype: str, checkpoints: dict[str, Checkpoint] | None = None):
         self.model = model
         self.dtype = dtype
         self._checkpoints = {} if checkpoints is None else checkpoints
@@ -100,9 +98,7 @@ class EngineTarget:
         """Token ids of a conversation rendered by the checkpoint's own chat template."""
         template = self.checkpoint.chat_template
         if template is None:
-            raise RequestError(
-                f"{self.model} has no chat template: give 'prompt' or 'token_ids' instead of 'messages'"
-            )
+            raise RequestError(f"{self.model} has no chat template: give 'prompt' or 'token_ids' instead of 'messages'")
         return template.render(messages, self.checkpoint.tokenizer).token_ids
 
     def detokenize(self, token_ids: Many[int]) -> str:
@@ -128,16 +124,12 @@ class EngineTarget:
             for request_id in cancels.get(engine.step_number, ()):
                 engine.abort(request_id)
             for arrival in due.get(engine.step_number, ()):
-                engine.add(
-                    Request(arrival.request_id, arrival.token_ids, arrival.sampling, arrival.capture_logits)
-                )
+                engine.add(Request(arrival.request_id, arrival.token_ids, arrival.sampling, arrival.capture_logits))
             result.trace.append(engine.step(self._observe_step if self._observing else None))
             for done in engine.take_finished():
                 result.completions[done.request_id, done.sample_index] = done
         order = {arrival.request_id: index for index, arrival in enumerate(arrivals)}
-        result.completions = dict(
-            sorted(result.completions.items(), key=lambda item: (order[item[0][0]], item[0][1]))
-        )
+        result.completions = dict(sorted(result.completions.items(), key=lambda item: (order[item[0][0]], item[0][1])))
         self._trace = result.trace
         return result
 
@@ -185,9 +177,7 @@ class _Collector:
         self._layer, self._operator, self._row = layer, operator, row
         self.seen: list[Observation] = []
 
-    def offer(
-        self, step: int, names: Many[tuple[str, int, int]], layer: int, operator: str, rows: Tensor
-    ) -> None:
+    def offer(self, step: int, names: Many[tuple[str, int, int]], layer: int, operator: str, rows: Tensor) -> None:
         if self._layer not in (None, layer) or self._operator not in (None, operator):
             return
         bits = rows.detach().contiguous().view(_BITS[rows.dtype]).numpy()

@@ -114,9 +114,7 @@ def test_a_stop_string_is_cut_and_streaming_never_shows_its_beginning(target):
         shown.append(event.text)
         reasons.append(event.finish_reason)
 
-    done, _ = run(
-        engine_for(target), Request("cut", (70, 71), greedy(max_tokens=30, stop=(stop,)), on_token=listen)
-    )
+    done, _ = run(engine_for(target), Request("cut", (70, 71), greedy(max_tokens=30, stop=(stop,)), on_token=listen))
     assert done["cut", 0].text == text[: text.index(stop)]
     assert "".join(shown) == done["cut", 0].text
     assert reasons[-1] == "stop"
@@ -137,9 +135,7 @@ def test_streamed_text_adds_up_to_the_whole(target):
 def test_logprobs_are_the_log_softmax_of_the_captured_row(target):
     done, _ = run(
         engine_for(target),
-        Request(
-            "r", (1, 2, 3), greedy(logprobs=3, processed_logprobs=True, temperature=0.7, seq_seed=3), True
-        ),
+        Request("r", (1, 2, 3), greedy(logprobs=3, processed_logprobs=True, temperature=0.7, seq_seed=3), True),
     )
     completion = done["r", 0]
     rows = torch.log_softmax(torch.from_numpy(completion.logits).double(), dim=-1)
@@ -147,9 +143,7 @@ def test_logprobs_are_the_log_softmax_of_the_captured_row(target):
         # One fp32 rounding of values below 32 in magnitude is at most 1e-6.
         assert abs(row[entry.token_id].item() - entry.logprob) < 2e-6
         assert [i for i, _ in entry.top] == torch.topk(row, 3).indices.tolist()
-        tempered = torch.log_softmax(
-            torch.from_numpy(completion.logits).double()[len(entry.top) - 3] / 0.7, dim=-1
-        )
+        tempered = torch.log_softmax(torch.from_numpy(completion.logits).double()[len(entry.top) - 3] / 0.7, dim=-1)
         assert tempered.shape == row.shape
         assert entry.processed_logprob <= 0
 
@@ -185,9 +179,7 @@ def test_a_missing_seed_is_drawn_once_and_reported(target):
     seed = done["drawn", 0].seq_seed
     again, _ = run(
         engine_for(target),
-        Request(
-            "again", (1, 2), SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True, seq_seed=seed)
-        ),
+        Request("again", (1, 2), SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True, seq_seed=seed)),
         Request(
             "other",
             (1, 2),
@@ -261,8 +253,7 @@ def test_a_dtype_other_than_the_loaded_one_is_refused(target):
 def test_a_recorded_schedule_replays_to_the_same_logits(tiny_target, kernels):
     target = tiny_target("qwen3", kernels, "fp32")
     arrivals = [
-        Arrival(step, f"r{step}", tuple(range(step, step + 11)), greedy(), capture_logits=True)
-        for step in range(3)
+        Arrival(step, f"r{step}", tuple(range(step, step + 11)), greedy(), capture_logits=True) for step in range(3)
     ]
     config = EngineConfig(num_blocks=7, page_size=4, max_step_tokens=9)
     played = target.play(arrivals, config)
@@ -309,9 +300,7 @@ def test_score_is_the_logprob_of_each_token_given_those_before(target):
     tokens = (1, 2, 3, 4, 5)
     scores = target.score(tokens)
     assert scores[0] is None
-    played = target.play(
-        [Arrival(0, "p", tokens, greedy(prompt_logprobs=0, max_tokens=1))], EngineConfig(num_blocks=8)
-    )
+    played = target.play([Arrival(0, "p", tokens, greedy(prompt_logprobs=0, max_tokens=1))], EngineConfig(num_blocks=8))
     assert scores[1:] == [entry.logprob for entry in played.completions["p", 0].prompt_logprobs[1:]]
 
 

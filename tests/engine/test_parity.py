@@ -64,9 +64,7 @@ def transformers_logits(folder: Path, tokens: tuple[int, ...], dtype: torch.dtyp
 def engine_logits(target: EngineTarget, tokens: tuple[int, ...]) -> np.ndarray:
     """Logits at every position, each from the last row of a prefix played as a schedule of its own."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
-    arrivals = [
-        Arrival(0, str(n), tokens[:n], params, capture_logits=True) for n in range(1, len(tokens) + 1)
-    ]
+    arrivals = [Arrival(0, str(n), tokens[:n], params, capture_logits=True) for n in range(1, len(tokens) + 1)]
     played = target.play(arrivals, EngineConfig(num_blocks=400))
     return np.concatenate([done.logits for done in played.completions.values()]).astype(np.float64)
 
@@ -87,9 +85,8 @@ def test_error_against_fp64_is_at_most_twice_that_of_transformers(tiny_folder, n
 @pytest.fixture(scope="module")
 def smollm2_folder(tmp_path_factory) -> Path:
     """SmolLM2's dequantised weights as a folder that transformers can read."""
-    from safetensors.torch import save_file
-
     from detharness.checkpoints.checkpoint import load_checkpoint
+    from safetensors.torch import save_file
 
     checkpoint = load_checkpoint("smollm2-135m", dtype=torch.float32)
     config = checkpoint.config

@@ -29,9 +29,9 @@ from detharness.targets.protocol import (
 
 HEAD = tuple(range(40, 75))  # A prefix that two of the probed requests share, so that caches can hit.
 PROBED = {
-    "greedy": (HEAD + (101, 7, 9), SamplingParams(max_tokens=9, logprobs=0, ignore_eos=True)),
+    "greedy": ((*HEAD, 101, 7, 9), SamplingParams(max_tokens=9, logprobs=0, ignore_eos=True)),
     "sampled": (
-        HEAD + (33,),
+        (*HEAD, 33),
         SamplingParams(
             max_tokens=8,
             temperature=0.9,
