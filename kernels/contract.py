@@ -123,7 +123,7 @@ class SamplingRows:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """``token_ids`` [M] int64, and ``processed_logprobs`` [M, V] fp32 after temperature and masks (None unless asked)."""
+    """``token_ids`` [M] int64; ``processed_logprobs`` [M, V] fp32, after temperature and masks (None unless asked)."""
 
     token_ids: Tensor
     processed_logprobs: Tensor | None

@@ -243,9 +243,9 @@ def test_a_pool_too_small_for_one_request_is_refused_before_anything_runs(target
 
 
 def test_a_dtype_other_than_the_loaded_one_is_refused(target):
-    with pytest.raises(UsageError, match="fp32.*bf16"):
+    with pytest.raises(UsageError, match=r"fp32.*bf16"):
         engine_for(target, dtype="bf16")
-    with pytest.raises(UsageError, match="fp32.*bf16"):
+    with pytest.raises(UsageError, match=r"fp32.*bf16"):
         target.play([Arrival(0, "a", (1,), greedy())], EngineConfig(dtype="bf16"))
 
 

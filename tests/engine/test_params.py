@@ -38,7 +38,7 @@ def test_a_bad_value_is_refused_with_its_name(field, value, words):
 
 
 def test_an_unknown_field_is_refused_and_the_known_ones_are_listed():
-    with pytest.raises(RequestError, match="unsupported sampling field 'best_of'.*temperature"):
+    with pytest.raises(RequestError, match=r"unsupported sampling field 'best_of'.*temperature"):
         SamplingParams.from_mapping({"best_of": 3})
 
 
