@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path``, sync it, rename it into place; OSError leaves the old file as it was."""
+    """Write ``data`` beside ``path``, sync it, rename it into place; OSError leaves the old file."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:

@@ -63,12 +63,10 @@ def parse_json(data: bytes) -> Any:
     if data.startswith(b"\xef\xbb\xbf"):
         raise ValueError("starts with a byte order mark")
     try:
-        orjson.loads(
-            data
-        )  # The strict grammar; the second reading is for duplicate keys, which orjson merges.
+        orjson.loads(data)  # The strict grammar; the second reading is for duplicate keys, which orjson merges.
     except orjson.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
-    return json.loads(data, object_pairs_hook=_unique_keys, parse_float=_finite)
+    return json.loads(data, object_pairs_hook=_unique_keys)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,13 +78,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"the key {key!r} stands twice in one object")
             seen[key] = value
     return result
-
-
-def _finite(literal: str) -> float:
-    value = float(literal)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {literal} is too large")
-    return value
 
 
 def read_json(path: Path) -> Any:

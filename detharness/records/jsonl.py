@@ -72,9 +72,7 @@ class JsonlWriter:
             written = os.write(self._descriptor, line)
             if written < len(line):
                 os.ftruncate(self._descriptor, self._size)
-                raise UsageError(
-                    f"cannot write {self.path}: the disk took only a part of a line; free some space"
-                )
+                raise UsageError(f"cannot write {self.path}: the disk took only a part of a line; free some space")
             self._size += written
             self._unsynced += 1
             if self._unsynced >= self._sync_every:

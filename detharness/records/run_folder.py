@@ -107,16 +107,12 @@ def _prepare(out: Path, manifest: Mapping[str, Any], existing: ExistingRun) -> b
     if existing is ExistingRun.REFUSE:
         raise UsageError(f"--out {out} is not empty: name a folder that is new or empty")
     if not (out / MANIFEST).exists():
-        raise UsageError(
-            f"--out {out} is not empty and holds no {MANIFEST}: name a folder that is new or empty"
-        )
+        raise UsageError(f"--out {out} is not empty and holds no {MANIFEST}: name a folder that is new or empty")
     held = read_json(out / MANIFEST)
     if not isinstance(held, dict):
         raise UsageError(f"{out / MANIFEST} is not a manifest: name a folder that is new or empty")
     for field in sorted({*held, *manifest}):
         both = field in held and field in manifest
         if not both or canonical_bytes(held[field]) != canonical_bytes(manifest[field]):
-            raise UsageError(
-                f"--out {out} holds a run of another configuration ({field} differs): name a new folder"
-            )
+            raise UsageError(f"--out {out} holds a run of another configuration ({field} differs): name a new folder")
     return True

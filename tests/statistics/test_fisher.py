@@ -1,0 +1,47 @@
+"""Fisher's exact test against published p-values and a count by enumeration."""
+
+from itertools import combinations
+
+import pytest
+
+from detharness.statistics.fisher import fisher_exact
+
+
+@pytest.mark.parametrize(
+    ("table", "p_value", "places"),
+    [
+        # Fisher's tea tasting: 3 of 4 cups right (R's documentation of fisher.test; exactly 34/70).
+        ((3, 4, 1, 4), 0.4857, 4),
+        # Fisher's criminal twins, 10 of 13 against 2 of 17 (R's documentation, "Convictions").
+        ((10, 13, 2, 17), 0.0005367, 7),
+        # Whales and sharks in two oceans, [[8, 2], [1, 5]] (scipy's documentation of fisher_exact).
+        ((8, 10, 1, 6), 0.0350, 4),
+    ],
+)
+def test_published_values(table, p_value, places):
+    assert round(fisher_exact(*table), places) == p_value
+
+
+@pytest.mark.parametrize("case", [(3, 5, 0, 4), (0, 3, 4, 6), (2, 4, 2, 4), (5, 5, 0, 4)])
+def test_by_enumeration(case):
+    # Every way to place the events among all trials is equally likely: count those whose table is no likelier.
+    events_a, trials_a, events_b, trials_b = case
+    placings = [
+        sum(place < trials_a for place in placing)
+        for placing in combinations(range(trials_a + trials_b), events_a + events_b)
+    ]
+    ways = {in_a: placings.count(in_a) for in_a in set(placings)}
+    expected = sum(way for way in ways.values() if way <= ways[events_a]) / len(placings)
+    assert fisher_exact(*case) == expected
+
+
+def test_equal_arms_are_no_evidence_and_exchanging_them_changes_nothing():
+    assert fisher_exact(0, 20, 0, 20) == 1.0
+    assert fisher_exact(7, 20, 7, 20) == 1.0
+    assert fisher_exact(9, 20, 1, 30) == fisher_exact(1, 30, 9, 20)
+
+
+@pytest.mark.parametrize("case", [(5, 4, 0, 4), (0, 4, -1, 4)])
+def test_counts_outside_their_trials_are_an_error(case):
+    with pytest.raises(ValueError, match="events"):
+        fisher_exact(*case)
