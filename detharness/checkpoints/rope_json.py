@@ -77,14 +77,23 @@ def _settings(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise CheckpointError(f"{where}: {key} must be an object or null, got {value!r}: correct the file")
         found[key] = value
-    if len(found) == 2 and found["rope_parameters"] != found["rope_scaling"]:
-        new, old = found["rope_parameters"], found["rope_scaling"]
-        clashes = sorted(key for key in set(new) & set(old) if new[key] != old[key])
-        clash = clashes[0] if clashes else sorted(set(new) ^ set(old))[0]
-        if clashes or clash not in ("rope_theta", "type", "rope_type"):
-            raise CheckpointError(f"{where}: rope_parameters and rope_scaling disagree on {clash!r}: keep one of them")
+    if len(found) == 2:
+        new, old = (_comparable(found[key], f"{where}, {key}") for key in ("rope_parameters", "rope_scaling"))
+        clashes = [key for key in sorted(new | old) if new.get(key) != old.get(key)]
+        if "rope_theta" in clashes and not ("rope_theta" in new and "rope_theta" in old):
+            clashes.remove("rope_theta")  # Stated once is no disagreement.
+        if clashes:
+            raise CheckpointError(
+                f"{where}: rope_parameters and rope_scaling disagree on {clashes[0]!r}: keep one of them"
+            )
         return {**old, **new}
     return next(iter(found.values()), {})
+
+
+def _comparable(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The settings without nulls and under one spelling of the kind."""
+    given = {key: value for key, value in settings.items() if value is not None and key not in ("type", "rope_type")}
+    return {**given, "rope_type": _kind(settings, where)}
 
 
 def _kind(settings: Mapping[str, Any], where: str) -> str:

@@ -20,6 +20,7 @@ from detharness.errors import CheckpointError
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _DTYPES = ("F32", "F16", "BF16")
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PURPOSE = "it holds the weights"
 
 
@@ -90,14 +91,15 @@ def check_header(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         start = file.read(64)
         refuse_lfs_pointer(path, start)
-        if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
-            raise CheckpointError(
-                f"{path} is damaged: it is a pickle of {size} bytes renamed to safetensors; convert it to safetensors"
-            )
         if size < 8:
             raise CheckpointError(f"{path} is damaged: it has {size} bytes, too few for a header; fetch it again")
         (length,) = struct.unpack("<Q", start[:8])
         if length > size - 8:
+            # Only now: a sound header of 640 bytes starts with the same two bytes as a pickle.
+            if start.startswith(_PICKLE_STARTS):
+                raise CheckpointError(
+                    f"{path} is damaged: it is a pickle of {size} bytes renamed to safetensors; convert it to safetensors"
+                )
             raise CheckpointError(
                 f"{path} is damaged: its header claims {length} bytes, the file has {size}; fetch it again"
             )
