@@ -58,8 +58,19 @@ def gguf_name(canonical: str) -> str:
     return canonical
 
 
+def _short_values(reader: gguf.GGUFReader) -> dict[str, Any]:
+    """Metadata by key, without the tokenizer's: its arrays are long and it reads them itself."""
+    return {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if not key.startswith("tokenizer.ggml.") and not key.startswith("GGUF.")
+    }
+
+
 class GgufFile:
     """A GGUF file whose structure has been read in full; ``reader`` is the library's own object.
+
+    ``metadata``: key -> Python value, but for the tokenizer's keys.
 
     A file that is missing, cut short, damaged or of the other byte order raises ``CheckpointError``.
     """
@@ -76,6 +87,7 @@ class GgufFile:
         try:
             with np.errstate(all="raise"):
                 self.reader = gguf.GGUFReader(path)
+                self.metadata = _short_values(self.reader)
         except (ArithmeticError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError) as error:
             # The library walks the bytes unchecked, so damage surfaces as whatever numpy or Python raises first.
             raise CheckpointError(
@@ -84,14 +96,6 @@ class GgufFile:
         if self.reader.byte_order == "S":
             raise CheckpointError(f"{path} is a big-endian GGUF file, which is not supported: fetch the usual one")
         self._tensors = {tensor.name: tensor for tensor in self.reader.tensors}
-
-    def metadata(self) -> dict[str, Any]:
-        """Scalar and short values by key; long arrays (the vocabulary) are left to the tokenizer."""
-        return {
-            key: field.contents()
-            for key, field in self.reader.fields.items()
-            if not key.startswith("tokenizer.ggml.") and not key.startswith("GGUF.")
-        }
 
     def integer(self, key: str) -> int | None:
         """One whole number of the metadata, or None."""
@@ -106,7 +110,10 @@ class GgufFile:
     def rope_factors(self) -> Any:
         """The values of ``rope_freqs.weight`` as a numpy array, or None."""
         tensor = self._tensors.get(_ROPE_FACTORS)
-        return None if tensor is None else gguf.dequantize(tensor.data, tensor.tensor_type)
+        if tensor is None:
+            return None
+        self._require_supported(tensor)
+        return gguf.dequantize(tensor.data, tensor.tensor_type)
 
     def check(self, config: ModelConfig) -> None:
         """Raise ``CheckpointError`` unless the file holds exactly the tensors of ``config`` in supported types."""
@@ -116,12 +123,15 @@ class GgufFile:
             if name != _ROPE_FACTORS
         }
         check_tensors(expected_shapes(config), stored, str(self.path), gguf_name)
-        for name, tensor in self._tensors.items():
-            if tensor.tensor_type.name not in _TYPES:
-                raise CheckpointError(
-                    f"{self.path}: the tensor {name} has the quantisation {tensor.tensor_type.name}, which is not "
-                    f"supported (supported: {', '.join(_TYPES)}): use another file of this model"
-                )
+        for tensor in self._tensors.values():
+            self._require_supported(tensor)
+
+    def _require_supported(self, tensor: gguf.ReaderTensor) -> None:
+        if tensor.tensor_type.name not in _TYPES:
+            raise CheckpointError(
+                f"{self.path}: the tensor {tensor.name} has the quantisation {tensor.tensor_type.name}, which is not "
+                f"supported (supported: {', '.join(_TYPES)}): use another file of this model"
+            )
 
     def dequantise(self, config: ModelConfig, dtype: torch.dtype) -> Mapping[str, torch.Tensor]:
         """All tensors of ``config`` under canonical names in ``dtype``: fp32 values, rounded once."""

@@ -42,7 +42,7 @@ def locate_model(model: str) -> ModelLocation:
         return ModelLocation(model, "gguf", _built_in_file(), BUILT_IN_SHA256)
     if not model or "\0" in model:
         raise CheckpointError(f"{model!r} names no model: {_FORMS}")
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # Leaves ~nobody as it is; Path.expanduser would raise.
     if path.is_dir():
         return ModelLocation(model, "safetensors", path)
     if path.is_file() or path.is_symlink() or model.endswith(".gguf"):
@@ -69,11 +69,11 @@ def _built_in_file() -> Path:
 def hub_cache() -> Path:
     """The Hugging Face cache folder: ``$HF_HUB_CACHE``, ``$HF_HOME/hub``, or the default under the user's cache."""
     if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
+        return Path(os.path.expanduser(cache))
     if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
+        return Path(os.path.expanduser(home)) / "hub"
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "huggingface" / "hub"
+    return Path(os.path.expanduser(base)) / "huggingface" / "hub"
 
 
 def _hub_snapshot(model: str) -> Path:

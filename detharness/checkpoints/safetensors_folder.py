@@ -98,7 +98,7 @@ def check_header(path: Path) -> dict[str, Any]:
             # Only now: a sound header of 640 bytes starts with the same two bytes as a pickle.
             if start.startswith(_PICKLE_STARTS):
                 raise CheckpointError(
-                    f"{path} is damaged: it is a pickle of {size} bytes renamed to safetensors; convert it to safetensors"
+                    f"{path} is damaged: it is a renamed pickle of {size} bytes; convert it to safetensors"
                 )
             raise CheckpointError(
                 f"{path} is damaged: its header claims {length} bytes, the file has {size}; fetch it again"

@@ -49,19 +49,10 @@ class CacheKey:
     digest: str
     dtype: torch.dtype
 
-    def as_metadata(self) -> dict[str, str]:
-        """The key as it is written into the file."""
-        return {
-            "digest": self.digest,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "gguf": version("gguf"),
-            "layout": str(LAYOUT_VERSION),
-        }
-
-    def file_name(self) -> str:
-        """The key as a file name."""
-        parts = self.as_metadata()
-        return f"{parts['digest']}-{parts['dtype']}-gguf{parts['gguf']}-v{parts['layout']}.safetensors"
+    def name(self) -> str:
+        """The key in one word: the file's name, and what the file says about itself."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.digest}-{dtype}-gguf{version('gguf')}-v{LAYOUT_VERSION}"
 
 
 def cached_weights(
@@ -75,7 +66,7 @@ def cached_weights(
     folder = cache_folder()
     if folder is None:
         return _in_memory(build(), key), ("weights not cached: there is no home folder; set DETHARNESS_CACHE",)
-    path = folder / key.file_name()
+    path = folder / f"{key.name()}.safetensors"
     notes: list[str] = []
     if path.exists():
         try:
@@ -99,7 +90,7 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], key: CacheKey) -> No
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".unfinished-", suffix=".safetensors")
     try:
         os.close(descriptor)
-        save_file(dict(tensors), temporary, metadata={**key.as_metadata(), "crc32": _checksum(tensors)})
+        save_file(dict(tensors), temporary, metadata=_seal(key, tensors))
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -109,12 +100,14 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], key: CacheKey) -> No
         raise
 
 
-def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
-    """CRC-32 over the tensors' bytes in name order: fast enough for every load, and it sees any damaged block."""
+def _seal(key: CacheKey, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """One entry only: the library writes several in random order, and equal weights should give equal files.
+
+    CRC-32 over the tensors' bytes in name order: fast enough for every load, and it sees any damaged block."""
     value = 0
     for name in sorted(tensors):
         value = zlib.crc32(tensors[name].view(torch.uint8).numpy().data, value)
-    return f"{value:08x}"
+    return {"seal": f"{key.name()} crc32 {value:08x}"}
 
 
 def _open_verified(path: Path, key: CacheKey, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
@@ -123,6 +116,6 @@ def _open_verified(path: Path, key: CacheKey, shapes: Mapping[str, tuple[int, ..
     tensors = {name: reader.read(name) for name in reader.stored}
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != dict(shapes):
         raise CheckpointError(f"{path} is damaged: its tensors are not those of the model")
-    if metadata != {**key.as_metadata(), "crc32": _checksum(tensors)}:
+    if metadata != _seal(key, tensors):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
     return Weights(shapes, tensors.__getitem__, key.dtype)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 from detharness.checkpoints.config import ModelConfig
 from detharness.checkpoints.config_json import parse_config
 from detharness.checkpoints.json_file import read_json_object
-from detharness.checkpoints.safetensors_folder import INDEX_NAME, find_tensor_files, load_folder_weights
+from detharness.checkpoints.safetensors_folder import INDEX_NAME, check_header, find_tensor_files, load_folder_weights
 from detharness.checkpoints.weights import Weights
 from detharness.errors import CheckpointError
 
@@ -113,6 +113,17 @@ def test_what_transformers_saves_is_read_bit_for_bit(family: str, max_shard_size
     assert set(weights) == set(theirs)
     assert all(torch.equal(weights[name], tensor) for name, tensor in theirs.items())
     assert config.tie_embeddings is ("lm_head.weight" not in weights)
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0380, 0x0480, 0x0580])
+def test_header_whose_length_looks_like_a_pickle(length: int, tmp_path: Path) -> None:
+    """The first two bytes of these files are those of a pickle of protocol 2 to 5."""
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.ones(2)}, path, metadata={"padding": "x" * (length - 100)})
+    (start,) = struct.unpack("<Q", path.read_bytes()[:8])
+    save_file({"a": torch.ones(2)}, path, metadata={"padding": "x" * (2 * length - 100 - start)})
+    assert path.read_bytes()[:2] == bytes([0x80, length >> 8])
+    assert "a" in check_header(path)
 
 
 def test_bf16_rounds_to_nearest_even_once(folder: Path) -> None:
@@ -246,12 +257,12 @@ def damage_lfs_config(folder: Path) -> str:
 
 def damage_pickle(folder: Path) -> str:
     torch.save({"x": torch.zeros(3)}, folder / "model.safetensors")
-    return "it is a pickle of"
+    return "it is a renamed pickle of"
 
 
 def damage_old_pickle(folder: Path) -> str:
     torch.save({"x": torch.zeros(3)}, folder / "model.safetensors", _use_new_zipfile_serialization=False)
-    return "it is a pickle of"
+    return "it is a renamed pickle of"
 
 
 def damage_trailing_bytes(folder: Path) -> str:
