@@ -80,6 +80,14 @@ class ScriptedTarget(Protocol):
     def dtype(self) -> str:
         """ "fp32" or "bf16"."""
 
+    @property
+    def context_length(self) -> int:
+        """Tokens the model's context holds, prompt and reply together."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this are real tokens."""
+
     def with_kernels(self, kernels: str, dtype: str | None = None) -> ScriptedTarget:
         """The same checkpoint under another kernel set (and dtype); weights are shared where possible."""
 

@@ -1,0 +1,44 @@
+"""The command line: one module per command, each of which parses, calls and renders.
+
+Everything but ``errors`` is imported inside functions, so that ``--help`` answers at once and loads no torch.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from detharness.cli.probe import probe
+
+_app = typer.Typer(
+    name="detharness",
+    help="The determinism harness for LLM inference: does other people's traffic change a reply?",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from detharness import __version__
+
+        typer.echo(f"detharness {__version__}")
+        raise typer.Exit
+
+
+@_app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    """Options before a command."""
+
+
+_app.command("probe")(probe)
+
+
+def main() -> None:
+    """Run the command line; exits with the codes of docs/architecture.md."""
+    _app()

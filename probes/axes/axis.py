@@ -1,0 +1,77 @@
+"""What an axis must offer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from detharness.probes.bench import Bench
+from detharness.probes.scenario import Played, Scenario, Watch
+from detharness.targets.protocol import RowGroup, StepRecord
+
+Counters = dict[str, int | list[int]]
+"""Proof of exercise: numbers add up over trials, lists join as sets. Empty: the axis was not exercised."""
+
+
+@dataclass(frozen=True)
+class AxisDepth:
+    """How far an axis is taken: how many probes (None all), reply tokens (None all), and which of its levels."""
+
+    probes: int | None = None
+    tokens: int | None = None
+    levels: tuple[str, ...] | None = None
+
+    def has(self, level: str) -> bool:
+        """Whether ``level`` is played."""
+        return self.levels is None or level in self.levels
+
+
+class Axis(ABC):
+    """One thing that must not change a reply."""
+
+    name: str
+    levels: tuple[str, ...]
+
+    @abstractmethod
+    def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
+        """Plays with their watches, references included and before their users."""
+
+    @abstractmethod
+    def exercised(self, watch: Watch, trial: Played, reference: Played) -> Counters:
+        """Counters from the step records that prove the axis moved for this watch; {} if it did not."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One request's rows in one step: the group, its place among the step's groups, and the step."""
+
+    step: StepRecord
+    index: int
+    group: RowGroup
+
+    @property
+    def others(self) -> list[RowGroup]:
+        """The groups beside it."""
+        return [group for index, group in enumerate(self.step.groups) if index != self.index]
+
+
+def seats(trace: Sequence[StepRecord], request_id: str) -> list[Seat]:
+    """Where a request sat, step by step."""
+    return [
+        Seat(step, index, group)
+        for step in trace
+        for index, group in enumerate(step.groups)
+        if group.request_id == request_id
+    ]
+
+
+def paired_seats(watch: Watch, trial: Played, reference: Played) -> list[tuple[Seat, Seat]]:
+    """The request's seats in the trial and in the reference, one pair for each step both took."""
+    return list(
+        zip(
+            seats(trial.result.trace, watch.request_id),
+            seats(reference.result.trace, watch.reference.request_id),
+            strict=False,
+        )
+    )

@@ -1,0 +1,56 @@
+"""content: other people's tokens.
+
+"foreign": fillers of the same lengths in the same slots, other tokens. "ragged": fillers of other lengths, one of
+them longer than every probe (the width of right padding changes; the number of requests does not). "samplers":
+the same fillers, sampled instead of greedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detharness.probes.axes.axis import Axis, AxisDepth, Counters, paired_seats
+from detharness.probes.bench import TOGETHER, Bench
+from detharness.probes.scenario import Played, Reference, Scenario, Watch
+from detharness.targets.protocol import Arrival
+
+
+class Content(Axis):
+    """What the neighbours say and how they are sampled."""
+
+    name = "content"
+    levels = ("foreign", "ragged", "samplers")
+
+    def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
+        """The common play, then the same with other fillers."""
+        plays = [bench.together()]
+        tokens = bench.horizon(depth.tokens)
+        base = bench.neighbours(depth.tokens)
+        lengths = [len(arrival.token_ids) for arrival in base]
+        others = bench.fillers("content")
+        if depth.has("foreign"):
+            plays.append(self._play(bench, depth, "foreign", others.arrivals(lengths, tokens)))
+        if depth.has("ragged"):
+            ragged = [bench.longer_than_all(), *others.lengths(len(lengths) - 1)]
+            plays.append(self._play(bench, depth, "ragged", others.arrivals(ragged, tokens)))
+        if depth.has("samplers"):
+            sampled = [replace(arrival, sampling=others.sampled(tokens)) for arrival in base]
+            plays.append(self._play(bench, depth, "samplers", sampled))
+        return plays
+
+    def _play(self, bench: Bench, depth: AxisDepth, level: str, neighbours: list[Arrival]) -> Scenario:
+        watches = [
+            Watch(probe.id, probe.id, self.name, level, Reference(bench.together_key, probe.id))
+            for probe in bench.probes
+        ]
+        arrivals = bench.all_probes(depth.tokens) + neighbours
+        return bench.scenario(f"content/{level}/{TOGETHER}/round={bench.round}", arrivals, watches)
+
+    def exercised(self, watch: Watch, trial: Played, reference: Played) -> Counters:
+        """Steps in which the request had as many neighbours as its reference, holding other tokens."""
+        changed = 0
+        for mine, theirs in paired_seats(watch, trial, reference):
+            left = [group.token_ids for group in mine.others]
+            right = [group.token_ids for group in theirs.others]
+            changed += bool(left) and len(left) == len(right) and left != right
+        return {"steps_beside_other_content": changed} if changed else {}

@@ -1,0 +1,133 @@
+"""The workbench of one arm: the probes, the fillers' seed, the base configuration, and the common plays.
+
+Pools and step budgets are sized to the traffic here, so that nothing is chunked or preempted unless a scenario
+asks for it: a chunk border in a batch-size scenario would be blamed on the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from detharness.probes.scenario import Probe, Scenario, Watch, solo_key, solo_reference
+from detharness.probes.traffic.fillers import LONGEST, Fillers
+from detharness.targets.protocol import Arrival, EngineConfig
+
+TOGETHER = "together"
+
+
+def pages(tokens: int, page_size: int) -> int:
+    """Pages that hold ``tokens`` tokens."""
+    return -(-tokens // page_size)
+
+
+def budget_tokens(arrival: Arrival) -> int:
+    """Tokens whose KV a request may ever hold."""
+    return len(arrival.token_ids) + arrival.sampling.max_tokens
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What scenarios are built from.
+
+    config: base configuration. tokens: reply length at full horizon. small_pool: pages of the pool that traffic
+    with preemption runs in (None: sized to hold about half of the traffic). replies: solo replies by probe id,
+    known once they were played. host_threads: cores this process may use; baseline_threads: threads the solo
+    replies were computed with.
+    """
+
+    probes: tuple[Probe, ...]
+    vocab_size: int
+    config: EngineConfig
+    seed: int
+    capture_logits: bool
+    small_pool: int | None = None
+    chunk_budget: int | None = None
+    filler_count: int = 4
+    round: int = 0
+    host_threads: int = 1
+    baseline_threads: int = 1
+    replies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def fillers(self, label: str) -> Fillers:
+        """Fillers for one use; another label or another round draws others."""
+        return Fillers(self.seed, f"{self.round}/{label}", self.vocab_size, self.probes)
+
+    def pick(self, count: int | None) -> tuple[Probe, ...]:
+        """``count`` probes, the longest first (long prompts move most), then in file order; None: all of them."""
+        if count is None or count >= len(self.probes):
+            return self.probes
+        longest = max(self.probes, key=lambda probe: len(probe.token_ids))
+        return (longest, *(probe for probe in self.probes if probe is not longest))[:count]
+
+    def horizon(self, tokens: int | None) -> int:
+        """The longest reply asked for, cut to ``tokens``."""
+        longest = max(probe.sampling.max_tokens for probe in self.probes)
+        return longest if tokens is None else min(tokens, longest)
+
+    def arrival(
+        self,
+        probe: Probe,
+        tokens: int | None = None,
+        *,
+        step: int = 0,
+        request_id: str | None = None,
+        prompt: tuple[int, ...] | None = None,
+    ) -> Arrival:
+        """The probe as a request, its reply cut to ``tokens``."""
+        limit = probe.sampling.max_tokens if tokens is None else min(tokens, probe.sampling.max_tokens)
+        return Arrival(
+            step=step,
+            request_id=probe.id if request_id is None else request_id,
+            token_ids=probe.token_ids if prompt is None else prompt,
+            sampling=replace(probe.sampling, max_tokens=limit),
+            capture_logits=self.capture_logits,
+        )
+
+    def scenario(
+        self, key: str, arrivals: Sequence[Arrival], watches: Sequence[Watch] = (), **changes: Any
+    ) -> Scenario:
+        """A scenario whose configuration has room for all of its traffic, except where ``changes`` says otherwise."""
+        page_size = changes.get("page_size", self.config.page_size)
+        room = {
+            "max_step_tokens": max(self.config.max_step_tokens, sum(budget_tokens(a) for a in arrivals)),
+            "num_blocks": sum(pages(budget_tokens(a), page_size) for a in arrivals),
+            "max_running": max(self.config.max_running, len(arrivals)),
+        }
+        return Scenario(key, tuple(arrivals), replace(self.config, **{**room, **changes}), tuple(watches))
+
+    def solo(self, probe: Probe) -> Scenario:
+        """The probe alone."""
+        return self.scenario(solo_key(probe.id), [self.arrival(probe)])
+
+    def repeat(self, probe: Probe, copies: int, tokens: int | None) -> Scenario:
+        """The probe and copies of itself, all at once: the first is called after the probe, the others ``~1``, ..."""
+        arrivals = [
+            self.arrival(probe, tokens, request_id=probe.id if index == 0 else f"{probe.id}~{index}")
+            for index in range(copies)
+        ]
+        return self.scenario(f"repeat/{probe.id}/{copies}/{self.horizon(tokens)}", arrivals)
+
+    def neighbours(self, tokens: int | None) -> list[Arrival]:
+        """The fillers of the common play."""
+        fillers = self.fillers(TOGETHER)
+        return fillers.arrivals(fillers.lengths(self.filler_count), self.horizon(tokens))
+
+    def together(self) -> Scenario:
+        """All probes and fillers at once: the common reference of axes that need neighbours."""
+        watches = [Watch(p.id, p.id, None, TOGETHER, solo_reference(p.id)) for p in self.probes]
+        return self.scenario(self.together_key, self.all_probes(None) + self.neighbours(None), watches)
+
+    @property
+    def together_key(self) -> str:
+        """Key of the common play in this round."""
+        return f"{TOGETHER}/round={self.round}"
+
+    def all_probes(self, tokens: int | None) -> list[Arrival]:
+        """Every probe, arriving at step 0 in file order."""
+        return [self.arrival(probe, tokens) for probe in self.probes]
+
+    def longer_than_all(self) -> int:
+        """A filler length that sets the width of right padding for everyone."""
+        return max(LONGEST, *(len(probe.token_ids) for probe in self.probes)) + 37

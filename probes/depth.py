@@ -1,0 +1,64 @@
+"""How far a probe goes: one table. Change the demonstration's length here and nowhere else.
+
+Two rows of the table are the default, one per dtype, sized so that ``detharness probe --kernels both`` ends within
+three minutes on two cores with SmolLM2-135M. They differ because the library's kernels move at different places:
+in fp32 with the number of rows; in bf16 when decoded rows are computed again as prefill, when a row is computed
+alone, and when neighbours set the padding. What a row leaves out is reported as ``not_tested``.
+Naming axes with ``--axes`` takes them to full depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from detharness.probes.axes import AXES
+from detharness.probes.axes.axis import AxisDepth
+
+
+@dataclass(frozen=True)
+class ArmDepth:
+    """What one arm plays. ``combined``: covering rows (None: all of them), each cut to ``combined_tokens``."""
+
+    axes: Mapping[str, AxisDepth]
+    combined: int | None = 0
+    combined_tokens: int | None = None
+    filler_count: int = 4
+
+
+DEFAULT: Mapping[str, ArmDepth] = {
+    "fp32": ArmDepth(
+        axes={
+            "batch_size": AxisDepth(probes=2, tokens=24, levels=("size=2", "size=5")),
+            "slot": AxisDepth(probes=2, tokens=24, levels=("copies=2", "copies=5")),
+        },
+    ),
+    "bf16": ArmDepth(
+        axes={
+            "batch_size": AxisDepth(probes=2, tokens=24, levels=("size=2", "size=5")),
+            "slot": AxisDepth(probes=2, tokens=24, levels=("copies=2", "copies=5")),
+            "content": AxisDepth(levels=("foreign", "ragged")),
+            "chunk": AxisDepth(probes=2, levels=("one_over",)),
+            "prefix_cache": AxisDepth(probes=2, levels=("warm", "follow_up")),
+            "page_size": AxisDepth(tokens=16, levels=("odd",)),
+            "page_placement": AxisDepth(tokens=16, levels=("permuted_nan",)),
+            "preemption": AxisDepth(probes=2, levels=("recompute",)),
+            "threads": AxisDepth(tokens=16),
+        },
+        combined=2,
+        combined_tokens=24,
+    ),
+}
+
+
+def depth_for(dtype: str, axes: tuple[str, ...] | None, *, traffic: bool) -> ArmDepth:
+    """The depth of an arm: the default row; the named axes in full; or none of them when only traffic was asked.
+
+    All axes by name bring the whole covering array with them.
+    """
+    if axes is not None:
+        combined = None if set(axes) == set(AXES) else 0
+        return ArmDepth({name: AxisDepth() for name in axes}, combined)
+    if traffic:
+        return ArmDepth({})
+    return DEFAULT[dtype]

@@ -1,0 +1,252 @@
+"""Plays every arm and writes one record for each compared reply. Clocks go to ``timing.json`` only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from detharness.probes.arm_plan import arm_scenarios, foreseen_cost
+from detharness.probes.axes import AXES
+from detharness.probes.axes.axis import Counters
+from detharness.probes.bench import Bench
+from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits
+from detharness.probes.interrupts import Interrupts
+from detharness.probes.report import build_report
+from detharness.probes.scenario import Played, Probe, Scenario, Watch, solo_key
+from detharness.probes.settings import Arm, Plan
+from detharness.records.jsonl import JsonlWriter
+from detharness.records.run_folder import RunFolder
+from detharness.targets.protocol import Completion, ScriptedTarget
+
+TRIALS = "trials"
+
+ShowProgress = Callable[[int], AbstractContextManager[Callable[[str], None]]]
+"""Opens a progress display over that many units; yields what reports one unit as done, with a note."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a probe leaves: its folder, its report, and whether it was cut short."""
+
+    folder: Path
+    report: dict[str, Any]
+    interrupted: bool
+
+
+def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) -> Outcome:
+    """Play every arm of ``plan`` and write its run folder.
+
+    The first Ctrl-C ends after the play in hand and leaves a valid report of what was done; the second stops at
+    once with KeyboardInterrupt. UsageError when the folder cannot be written.
+    """
+    folder = RunFolder.open("probe", plan.manifest, out=plan.settings.out)
+    bench = _bench(plan)
+    depths = [plan.depths[arm.name] for arm in plan.arms]
+    total = foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script)
+    started = time.perf_counter()
+    with folder.records(TRIALS) as writer, Interrupts(on_interrupt) as interrupts, progress(total) as advance:
+        journal = _Journal(writer)
+        for arm in plan.arms:
+            target = plan.target.with_kernels(arm.kernels, arm.dtype)
+            _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
+            if interrupts.asked:
+                break
+    report = build_report(plan.manifest, journal.rows)
+    folder.write_report(report)
+    folder.write_timing({"seconds": time.perf_counter() - started, "plays": journal.timing})
+    return Outcome(folder.path, report, interrupts.asked)
+
+
+def _bench(plan: Plan) -> Bench:
+    return Bench(
+        probes=plan.probes,
+        vocab_size=plan.vocab_size,
+        config=plan.config,
+        seed=plan.settings.seed,
+        capture_logits=plan.capture_logits,
+        small_pool=plan.settings.num_blocks,
+        chunk_budget=plan.settings.max_step_tokens,
+        host_threads=len(os.sched_getaffinity(0)),
+    )
+
+
+@dataclass
+class _Journal:
+    """Records as they are written, kept for the report; durations beside them."""
+
+    writer: JsonlWriter
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    timing: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.writer.append(row)
+        self.rows.append(row)
+
+
+class _ArmRun:
+    """One arm in progress: plays scenarios, keeps the replies that others are compared with."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        target: ScriptedTarget,
+        plan: Plan,
+        bench: Bench,
+        journal: _Journal,
+        advance: Callable[[str], None],
+    ) -> None:
+        self._arm = arm
+        self._target = target
+        self._plan = plan
+        self._bench = replace(
+            bench,
+            config=replace(bench.config, dtype=arm.dtype),
+            filler_count=plan.depths[arm.name].filler_count,
+        )
+        self._journal = journal
+        self._advance = advance
+        self._greedy = {probe.id: probe.sampling.temperature == 0 for probe in bench.probes}
+        self._seen: dict[tuple[str, str], Observation] = {}
+        self._played: dict[str, Played] = {}
+
+    def play(self, interrupts: Interrupts) -> None:
+        """Solo replies first, then everything that is compared with them; a last row says the arm is complete."""
+        for probe in self._bench.probes:
+            if interrupts.asked:
+                return
+            self._play_solo(probe)
+        bench = replace(
+            self._bench,
+            replies={probe.id: self._seen[solo_key(probe.id), probe.id].token_ids for probe in self._bench.probes},
+            baseline_threads=self._played[solo_key(self._bench.probes[0].id)].result.trace[0].threads,
+        )
+        plan = self._plan
+        scenarios = arm_scenarios(bench, plan.depths[self._arm.name], plan.settings.trials, plan.generator, plan.script)
+        referenced = {watch.reference.scenario for scenario in scenarios for watch in scenario.watches}
+        for scenario in scenarios:
+            if interrupts.asked:
+                return
+            self._play_watched(scenario, keep=scenario.key in referenced)
+        self._journal.add({"kind": "arm_complete", "arm": self._arm.name})
+
+    def _play_solo(self, probe: Probe) -> None:
+        played = self._run(self._bench.solo(probe))
+        self._observe(played, {probe.id: probe.id})
+        completion = played.result.completions[probe.id, 0]
+        observation = self._seen[solo_key(probe.id), probe.id]
+        self._journal.add(
+            {
+                "kind": "solo",
+                "arm": self._arm.name,
+                "backend": self._target.backend,
+                "scenario": played.scenario.key,
+                "prompt": probe.id,
+                **_reply_fields(completion, observation, completion.text),
+            }
+        )
+
+    def _play_watched(self, scenario: Scenario, *, keep: bool) -> None:
+        played = self._run(scenario)
+        self._observe(
+            played, {watch.request_id: watch.probe_id for watch in scenario.watches} | self._probe_ids(played)
+        )
+        for watch in scenario.watches:
+            self._journal.add(self._trial(watch, played))
+        for name in [name for name in self._seen if name[0] == scenario.key]:
+            if not keep:
+                del self._seen[name]
+        if not keep:
+            del self._played[scenario.key]
+
+    def _probe_ids(self, played: Played) -> dict[str, str]:
+        """Requests called after a probe, which may serve as references without being watched."""
+        return {
+            arrival.request_id: arrival.request_id
+            for arrival in played.scenario.arrivals
+            if arrival.request_id in self._greedy
+        }
+
+    def _run(self, scenario: Scenario) -> Played:
+        started = time.perf_counter()
+        result = self._target.play(scenario.arrivals, scenario.config)
+        self._journal.timing.append(
+            {
+                "arm": self._arm.name,
+                "scenario": scenario.key,
+                "steps": len(result.trace),
+                "seconds": time.perf_counter() - started,
+            }
+        )
+        for _ in range(scenario.cost):
+            self._advance(f"{self._arm.name} {scenario.key}")
+        played = Played(scenario, result)
+        self._played[scenario.key] = played
+        return played
+
+    def _observe(self, played: Played, probe_of: dict[str, str]) -> None:
+        for request_id, probe_id in probe_of.items():
+            completion = played.result.completions[request_id, 0]
+            observation = Observation.of(completion, greedy=self._greedy[probe_id])
+            self._seen[played.scenario.key, request_id] = observation
+
+    def _trial(self, watch: Watch, played: Played) -> dict[str, Any]:
+        mine = self._seen[played.scenario.key, watch.request_id]
+        reference = watch.reference
+        theirs = self._seen[reference.scenario, reference.request_id].from_token(reference.offset)
+        solo = self._seen[solo_key(watch.probe_id), watch.probe_id].from_token(watch.offset)
+        comparison = compare(theirs, mine, self._arm.dtype)
+        with_solo = comparison
+        if reference.scenario != solo_key(watch.probe_id):
+            with_solo = compare(solo, mine, self._arm.dtype)
+        counters = self._counters(watch, played, comparison)
+        completion = played.result.completions[watch.request_id, 0]
+        text = completion.text
+        if watch.offset:  # The reply began in the prompt: its text is that of both together.
+            head = self._seen[solo_key(watch.probe_id), watch.probe_id].token_ids[: watch.offset]
+            text = self._target.detokenize(head + completion.token_ids)
+        return {
+            "kind": "trial",
+            "arm": self._arm.name,
+            "scenario": played.scenario.key,
+            "request": watch.request_id,
+            "prompt": watch.probe_id,
+            "axis": watch.axis,
+            "level": watch.level,
+            "factors": None if played.scenario.factors is None else dict(played.scenario.factors),
+            "reference": [reference.scenario, reference.request_id, reference.offset],
+            "offset": watch.offset,
+            "exercised": counters,
+            "comparison": comparison.as_record(),
+            "with_solo": with_solo.as_record(),
+            "config": played.scenario.config.as_record(),
+            **_reply_fields(completion, mine, text),
+        }
+
+    def _counters(self, watch: Watch, played: Played, comparison: Comparison) -> Counters:
+        """The axis's own counters, or for traffic what happened in it; {} when nothing was compared."""
+        if comparison.tokens == 0:
+            return {}
+        if watch.axis is not None:
+            return AXES[watch.axis].exercised(watch, played, self._played[watch.reference.scenario])
+        trace = played.result.trace
+        return {
+            "largest_batches": [max((len(step.groups) for step in trace), default=0)],
+            "preemptions": sum(len(step.preempted) for step in trace),
+            "cache_hits": sum(len(step.cache_hits) for step in trace),
+        }
+
+
+def _reply_fields(completion: Completion, observation: Observation, text: str) -> dict[str, Any]:
+    return {
+        "token_ids": list(completion.token_ids),
+        "logprob_bits": logprob_bits(observation),
+        "text": text,
+        "finish_reason": completion.finish_reason,
+        "cached_tokens": completion.cached_tokens,
+        "preemptions": completion.preemptions,
+    }
