@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from detharness.checkpoints.config import ModelConfig
-from detharness.checkpoints.json_file import refuse_lfs_pointer, require_file
+from detharness.checkpoints.model_files import reading, refuse_lfs_pointer, require_file
 from detharness.checkpoints.weights import StoredTensor, check_tensors, expected_shapes
 from detharness.errors import CheckpointError
 
@@ -79,7 +79,7 @@ class GgufFile:
         require_file(path, "it was given as the model")
         self.path = path
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             start = file.read(64)
         refuse_lfs_pointer(path, start)
         if not start.startswith(b"GGUF"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from detharness.checkpoints.json_file import require_file
+from detharness.checkpoints.model_files import reading, require_file
 from detharness.errors import CheckpointError
 
 BUILT_IN_NAME = "smollm2-135m"
@@ -84,7 +84,8 @@ def _hub_snapshot(model: str) -> Path:
             f"there is no folder {model}, and the Hugging Face id {model} is not in the local cache {cache}: {_FORMS}"
         )
     reference = require_file(repository / "refs" / "main", f"it names the cached revision of {model}")
-    revision = reference.read_text(encoding="utf-8", errors="replace").strip()
+    with reading(reference):
+        revision = reference.read_text(encoding="utf-8", errors="replace").strip()
     snapshot = repository / "snapshots" / revision
     if not re.fullmatch(r"[\w.-]+", revision) or set(revision) == {"."} or not snapshot.is_dir():
         raise CheckpointError(
@@ -96,8 +97,5 @@ def _hub_snapshot(model: str) -> Path:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's content, as hex."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

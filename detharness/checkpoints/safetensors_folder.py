@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from detharness.checkpoints.config import ModelConfig
-from detharness.checkpoints.json_file import read_json_object, refuse_lfs_pointer, require_file
+from detharness.checkpoints.model_files import read_json_object, reading, refuse_lfs_pointer, require_file
 from detharness.checkpoints.weights import EMBEDDING, HEAD, StoredTensor, Weights, check_tensors, expected_shapes
 from detharness.errors import CheckpointError
 
@@ -67,7 +67,8 @@ def _stays_inside(file_name: str) -> bool:
 
 
 def _nothing_found(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir())
+    with reading(folder):
+        names = sorted(path.name for path in folder.iterdir())
     start = f"{folder} has neither {SINGLE_NAME} nor {INDEX_NAME}"
     consolidated = [name for name in names if name.startswith("consolidated") and name.endswith(".safetensors")]
     pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
@@ -88,7 +89,7 @@ def check_header(path: Path) -> dict[str, Any]:
     damage are told apart here, with sizes.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         start = file.read(64)
         refuse_lfs_pointer(path, start)
         if size < 8:

@@ -101,9 +101,10 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], key: CacheKey) -> No
 
 
 def _seal(key: CacheKey, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """One entry only: the library writes several in random order, and equal weights should give equal files.
+    """The file's metadata: its key, and a CRC-32 over the tensors' bytes in name order, quick enough for every load.
 
-    CRC-32 over the tensors' bytes in name order: fast enough for every load, and it sees any damaged block."""
+    One entry only: the library writes several in random order, and equal weights should give equal files.
+    """
     value = 0
     for name in sorted(tensors):
         value = zlib.crc32(tensors[name].view(torch.uint8).numpy().data, value)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from detharness.checkpoints.config import ModelConfig
 from detharness.checkpoints.config_json import parse_config
-from detharness.checkpoints.json_file import read_json_object
+from detharness.checkpoints.model_files import read_json_object
 from detharness.checkpoints.safetensors_folder import INDEX_NAME, check_header, find_tensor_files, load_folder_weights
 from detharness.checkpoints.weights import Weights
 from detharness.errors import CheckpointError

@@ -1,8 +1,10 @@
-"""Strict reading of the JSON files of a model folder: every failure names the file."""
+"""Strict reading of the files that make up a model: every failure names the file and what to do."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,17 @@ def refuse_lfs_pointer(path: Path, first_bytes: bytes) -> None:
         )
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals inside the block into a ``CheckpointError`` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {path} ({error.strerror or error}): check its permissions and disk"
+        ) from None
+
+
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
@@ -46,10 +59,8 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json_object(path: Path, purpose: str) -> dict[str, Any]:
     """Read a JSON object from ``path``; a missing, damaged or non-object file is a ``CheckpointError``."""
     require_file(path, purpose)
-    try:
+    with reading(path):
         content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
     refuse_lfs_pointer(path, content[:64])
     try:
         value = json.loads(content.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
