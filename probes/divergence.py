@@ -195,7 +195,8 @@ def ulp_distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArr
 def _ordered(values: NDArray[np.float32]) -> NDArray[np.int64]:
     bits: NDArray[np.int64] = np.ascontiguousarray(values, dtype=np.float32).view(np.int32).astype(np.int64)
     # A negative float's pattern grows away from zero: -1 - magnitude puts it below +0, -0 at -1.
-    return np.where(bits >= 0, bits, -1 - (bits & 0x7FFFFFFF))
+    ordered: NDArray[np.int64] = np.where(bits >= 0, bits, -1 - (bits & 0x7FFFFFFF))
+    return ordered
 
 
 def _margin(

@@ -143,23 +143,29 @@ def _parts_at(left: Sequence[int], right: Sequence[int]) -> int | None:
 
 
 def _axis(name: str, played: Sequence[str], trials: Sequence[Row]) -> dict[str, Any]:
-    """One axis over the trials that exercised it; the others prove nothing and are only counted."""
+    """One axis over the trials that exercised it and nothing else; the others prove nothing and are only counted."""
     mine = [row for row in trials if row["axis"] == name]
-    exercised = [row for row in mine if row["exercised"]]
+    exercised = [row for row in mine if row["exercised"] and not row["confounded"]]
+    confounded = [row for row in mine if row["exercised"] and row["confounded"]]
     moved = [row for row in exercised if _moved(row["comparison"])]
-    if exercised:
+    # A level of which every trial was withdrawn leaves the axis open, whatever its milder levels found.
+    withdrawn = {row["level"] for row in confounded} - {row["level"] for row in exercised}
+    if moved or (exercised and not withdrawn):
         reason = None
+    elif withdrawn:
+        reason = "not told apart"
     elif mine or name in played:
         reason = "not exercised"
     else:
         reason = "left out"
     return {
-        "status": "diverged" if moved else "identical" if exercised else "not_tested",
+        "status": "diverged" if moved else "identical" if reason is None else "not_tested",
         "reason": reason,
         "trials": len(exercised),
         "diverged": len(moved),
         "diverged_tokens": sum(row["comparison"]["first_token"] is not None for row in exercised),
-        "not_exercised": len(mine) - len(exercised),
+        "confounded": len(confounded),
+        "not_exercised": len(mine) - len(exercised) - len(confounded),
         "exercised": _add_up([row["exercised"] for row in exercised]),
         "levels": _levels(exercised),
         "first_token_divergence": _least([row["comparison"]["first_token"] for row in exercised]),
@@ -196,7 +202,7 @@ def _joined(axes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     status = joint_status([axis["status"] for axis in axes])
     return {
         "status": status,
-        "reason": None if status != "not_tested" else next((r for r in reasons if r == "not exercised"), "left out"),
+        "reason": None if status != "not_tested" else next((r for r in reasons if r != "left out"), "left out"),
         "trials": sum(axis["trials"] for axis in axes),
         "diverged": sum(axis["diverged"] for axis in axes),
         "diverged_tokens": sum(axis["diverged_tokens"] for axis in axes),

@@ -17,7 +17,7 @@ from detharness.probes.bench import Bench
 from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits
 from detharness.probes.interrupts import Interrupts
 from detharness.probes.report import build_report
-from detharness.probes.scenario import Played, Probe, Scenario, Watch, solo_key
+from detharness.probes.scenario import Played, Probe, Reference, Scenario, Watch, solo_key
 from detharness.probes.settings import Arm, Plan
 from detharness.records.jsonl import JsonlWriter
 from detharness.records.run_folder import RunFolder
@@ -204,6 +204,7 @@ class _ArmRun:
         if reference.scenario != solo_key(watch.probe_id):
             with_solo = compare(solo, mine, self._arm.dtype)
         counters = self._counters(watch, played, comparison)
+        confounded = watch.premise is not None and self._premise_fails(watch, watch.premise)
         completion = played.result.completions[watch.request_id, 0]
         text = completion.text
         if watch.offset:  # The reply began in the prompt: its text is that of both together.
@@ -221,11 +222,17 @@ class _ArmRun:
             "reference": [reference.scenario, reference.request_id, reference.offset],
             "offset": watch.offset,
             "exercised": counters,
+            "confounded": confounded,
             "comparison": comparison.as_record(),
             "with_solo": with_solo.as_record(),
             "config": played.scenario.config.as_record(),
             **_reply_fields(completion, mine, text),
         }
+
+    def _premise_fails(self, watch: Watch, premise: Reference) -> bool:
+        alone = self._seen[solo_key(watch.probe_id), watch.probe_id].from_token(premise.offset)
+        held = self._seen[premise.scenario, premise.request_id]
+        return compare(alone, held, self._arm.dtype).moved
 
     def _counters(self, watch: Watch, played: Played, comparison: Comparison) -> Counters:
         """The axis's own counters, or for traffic what happened in it; {} when nothing was compared."""

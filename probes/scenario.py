@@ -38,6 +38,8 @@ class Watch:
 
     ``offset``: the request's first token stands where token ``offset`` of the probe's solo reply stands (above 0
     when the prompt already holds the head of the reply).
+    premise: a reply that must equal the probe's solo reply bit for bit, or the comparison cannot be told from
+    another axis and counts for none.
     """
 
     probe_id: str
@@ -46,6 +48,7 @@ class Watch:
     level: str
     reference: Reference
     offset: int = 0
+    premise: Reference | None = None
 
 
 @dataclass(frozen=True)

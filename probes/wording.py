@@ -67,6 +67,7 @@ def not_shown(report: Mapping[str, Any]) -> list[str]:
     for reason, text in (
         ("left out", "These axes were left out of the subject's arms: {}. Name them with --axes to play them."),
         ("not exercised", "These axes could not be exercised here, so they are not tested: {}."),
+        ("not told apart", "Company or pages alone moved the replies, so these could not be told apart from them: {}."),
     ):
         axes = [axis for axis, found in report["axes"].items() if found["reason"] == reason]
         if axes:

@@ -1,7 +1,8 @@
 """page_size: the common play under another KV page size.
 
 Besides an odd and a doubled size, the borders of the longest prompt: it ends one token into a page ("one_over"),
-exactly at a page's end ("even"), and one token short of it ("one_under").
+exactly at a page's end ("even"), and one token short of it ("one_under"). Page numbers move with the size: what
+reads them shows on page_placement.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 Whatever preempts also changes who shares the batch, which would be blamed on preemption. So the reference is made
 to match: a probe and one older neighbour in a pool that holds both; the neighbour ends exactly where, in the
 variant's small pool, the probe is preempted. In the variant the probe comes back when the neighbour is gone. Token
-for token both see the same company; only the recomputation differs.
+for token both are drawn in the same company. One thing cannot be matched: rows that were first computed beside the
+neighbour are computed again alone, on other pages. So the comparison has a premise: the matched reference equals
+the solo reply. Where company or pages alone move bits, preemption is not told apart and the trial counts for no axis.
 
 "reserve": the same small pool under the policy that never preempts. The probe waits, then runs alone; it is
 compared with the probe alone.
@@ -51,13 +53,12 @@ class Preemption(Axis):
         for probe in bench.pick(depth.probes):
             tokens = min(bench.horizon(depth.tokens), probe.sampling.max_tokens)
             fillers = bench.fillers(f"preemption/{probe.id}")
-            older = Arrival(
-                0,
-                "~older",
-                fillers.tokens(tokens + bench.config.page_size),  # Long enough to leave the probe room once gone.
-                fillers.greedy(tokens),
-            )
-            point = squeeze(len(probe.token_ids), len(older.token_ids), tokens // 3, bench.config.page_size)
+            earliest = tokens // 2
+            # As short as leaves the probe room for its whole reply once the neighbour is gone: a neighbour longer
+            # than the probe would set the width of right padding, another difference to the probe alone.
+            length = tokens - 2 * earliest + bench.config.page_size + 1
+            older = Arrival(0, "~older", fillers.tokens(length), fillers.greedy(tokens))
+            point = squeeze(len(probe.token_ids), length, earliest, bench.config.page_size)
             if point.lost_at >= tokens - 1:  # The reply ends before the pool does.
                 continue
             plays += self._plays(bench, depth, probe, tokens, older, point)
@@ -74,7 +75,8 @@ class Preemption(Axis):
         key = f"preemption/matched/{probe.id}/round={bench.round}"
         if depth.has("recompute"):
             beside = Watch(probe.id, probe.id, None, "matched", solo_reference(probe.id))
-            lost = Watch(probe.id, probe.id, self.name, "recompute", Reference(key, probe.id))
+            company = Reference(key, probe.id)
+            lost = Watch(probe.id, probe.id, self.name, "recompute", company, premise=company)
             plays += [
                 bench.scenario(key, traffic(point.lost_at), [beside]),
                 bench.scenario(

@@ -1,0 +1,65 @@
+"""Mutants in miniature: for each axis a fault that only it may find, and that it must find.
+
+One run of all axes per fault. The axis named beside the fault diverges; no other axis does. Every other axis is
+identical, except that preemption withdraws (not_tested) where company or page order alone moves bits: a request
+that lost its blocks comes back in other company on other pages, so these cannot be told apart. Without a fault
+nothing moves at all, in axes and in combined trials.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from detharness.probes.axes import AXES
+from detharness.probes.runner import run
+
+FAULT_NAMES = (
+    "rows counted",
+    "slot read",
+    "scale of the batch",
+    "chunk border read",
+    "stale cached page",
+    "page length read",
+    "pages in order assumed",
+    "free slot read",
+    "recompute kernel differs",
+    "sum per thread",
+)
+
+MOVE_WITHOUT_PREEMPTION = ("rows counted", "slot read", "scale of the batch", "pages in order assumed")
+
+
+def play(plan):
+    return run(plan, lambda total: nullcontext(lambda note: None), lambda: None).report
+
+
+def test_every_fault_is_listed_and_every_axis_has_one(faults):
+    assert set(FAULT_NAMES) == set(faults)
+    assert {axis for axis, _ in faults.values()} == set(AXES)
+
+
+@pytest.mark.parametrize("fault", FAULT_NAMES)
+def test_a_fault_moves_its_own_axis_and_no_other(fault, faults, mini_target, make_plan):
+    report = play(make_plan(mini_target(fault=fault), kernels="invariant", axes="all"))
+    found_by = faults[fault][0]
+    expected = dict.fromkeys(AXES, "identical") | {found_by: "diverged"}
+    if fault in MOVE_WITHOUT_PREEMPTION:
+        expected["preemption"] = "not_tested"
+        assert report["axes"]["preemption"]["reason"] == "not told apart"
+    assert {axis: found["status"] for axis, found in report["axes"].items()} == expected
+    assert report["verdict"] == "diverged"
+
+
+def test_a_sound_target_moves_nowhere_and_every_axis_was_exercised(mini_target, make_plan):
+    report = play(make_plan(mini_target(), kernels="invariant", axes="all"))
+    arm = report["arms"][0]
+    assert {axis: found["status"] for axis, found in report["axes"].items()} == dict.fromkeys(AXES, "identical")
+    assert all(found["trials"] > 0 and found["exercised"] for found in arm["axes"].values())
+    assert {level for found in arm["axes"].values() for level in found["levels"]} >= {"recompute", "reserve"}
+    assert arm["combined"]["pairs_covered"] == arm["combined"]["pairs"]
+    assert arm["combined"]["exercised"]["preemptions"] > 0
+    assert arm["combined"]["exercised"]["cache_hits"] > 0
+    assert arm["combined"]["diverged"] == 0
+    assert report["verdict"] == "identical"
