@@ -1,0 +1,93 @@
+"""Linear layers: a fixed tree over K, fp32 leaves by certified tiles, partials merged pairwise, one final rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from detharness.kernels.contract import ReductionPlan, Schedule, tree_plan
+from detharness.kernels.elementary import pairwise_sum
+from detharness.kernels.pytorch.tiles import TileProbe, cut, probe_tiles
+
+PANEL = 4096  # Output columns per product: bounds the partials' memory. Part of the schedule: columns do not mix.
+
+LEAF_ORDER = "certified-bmm"
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """Weights as fp32 leaves: each panel is [leaves, leaf_length, columns], K zero-padded to leaves x leaf_length."""
+
+    panels: tuple[Tensor, ...]
+    bias: Tensor | None
+    plan: ReductionPlan
+    schedule: Schedule
+
+
+class LinearKernel:
+    """Packs and multiplies; keeps the probe of every panel shape seen, so that each is probed once."""
+
+    def __init__(self) -> None:
+        self._schedules: dict[tuple[int, int, int], Schedule] = {}
+        self.probes: list[TileProbe] = []
+        self.plans: set[str] = set()
+
+    def pack(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedLinear:
+        """weights [N_i, K] and biases [N_i] or None, joined along N (a missing bias counts as zeros beside others)."""
+        weight = torch.cat([part.float() for part in weights])
+        rows, length = weight.shape
+        plan = tree_plan("linear", length, LEAF_ORDER)
+        self.plans.add(plan.id)
+        padded = pad(weight, (0, plan.leaves * plan.leaf_length - length))
+        leaves = padded.view(rows, plan.leaves, plan.leaf_length).permute(1, 2, 0)
+        panels = tuple(panel.contiguous() for panel in leaves.split(PANEL, dim=2))
+        schedules = [self._schedule(panel, plan) for panel in panels]
+        # A wide weight ends in a narrower panel: rows are cut by sizes that every panel allows.
+        common = tuple(size for size in schedules[0].row_tiles if all(size in s.row_tiles for s in schedules))
+        bias = None
+        if any(part is not None for part in biases):
+            bias = torch.cat(
+                [torch.zeros(w.shape[0]) if b is None else b.float() for w, b in zip(weights, biases, strict=True)]
+            )
+        return PackedLinear(panels, bias, plan, Schedule(common))
+
+    def _schedule(self, panel: Tensor, plan: ReductionPlan) -> Schedule:
+        leaves, leaf_length, columns = panel.shape
+        shape = (leaves, leaf_length, columns)
+        if shape not in self._schedules:
+            schedule, probe = probe_tiles(
+                f"linear {leaves}x{leaf_length}x{columns}",
+                lambda tile: _panel_product(tile, panel),
+                leaves * leaf_length,
+            )
+            self._schedules[shape] = schedule
+            self.probes.append(probe)
+        return self._schedules[shape]
+
+    def __call__(self, x: Tensor, packed: PackedLinear) -> Tensor:
+        """x [M, K] fp32 or bf16 -> [M, N] in x.dtype."""
+        plan = packed.plan
+        wide = pad(x.float(), (0, plan.leaves * plan.leaf_length - plan.length))
+        columns = sum(panel.shape[2] for panel in packed.panels)
+        output = torch.empty(x.shape[0], columns, dtype=x.dtype)
+        for start, filled, size in cut(x.shape[0], packed.schedule):
+            tile = wide.new_zeros(size, wide.shape[1])
+            tile[:filled] = wide[start : start + filled]
+            column = 0
+            for panel in packed.panels:
+                result = _panel_product(tile, panel)[:filled]
+                if packed.bias is not None:
+                    result = result + packed.bias[column : column + panel.shape[2]]
+                output[start : start + filled, column : column + panel.shape[2]] = result
+                column += panel.shape[2]
+        return output
+
+
+def _panel_product(tile: Tensor, panel: Tensor) -> Tensor:
+    """tile [T, leaves * leaf_length] x panel [leaves, leaf_length, N] -> [T, N] fp32, leaves merged pairwise."""
+    leaves, leaf_length, _ = panel.shape
+    return pairwise_sum(torch.bmm(tile.view(-1, leaves, leaf_length).transpose(0, 1).contiguous(), panel))
