@@ -190,7 +190,7 @@ class Engine:
             self._scheduler.computed(piece)
         self._record_prompt(wanted, logits[: len(wanted.prompt_rows)])
         drawn = self._sample([piece.sequence for piece in wanted.sampling], logits[len(wanted.prompt_rows) :])
-        return [(drawn[piece.sequence.name],) if piece.samples else () for piece in slices]
+        return [(drawn[piece.sequence.name],) if piece.sequence.name in drawn else () for piece in slices]
 
     def _record_prompt(self, wanted: _LogitRows, logits: Tensor) -> None:
         if not len(logits):

@@ -86,7 +86,7 @@ def scenarios(draw) -> Scenario:
     floor = -(-largest // page_size)
     config = EngineConfig(
         dtype=draw(st.sampled_from(["fp32", "bf16"])),
-        num_blocks=floor + draw(st.sampled_from([0, 1, 2, 4, 64])),
+        num_blocks=floor + draw(st.sampled_from([0, 0, 1, 2, 4, 64])),
         page_size=page_size,
         max_step_tokens=draw(st.sampled_from([1, 3, 7, 16, 33, 64, 512])),
         max_running=draw(st.sampled_from([1, 2, 3, 64])),
@@ -119,7 +119,7 @@ def bits(completion) -> list[tuple]:
 
 
 class Fuzz:
-    """Plays scenarios under one kernel set, compares with each request alone, and counts what was exercised."""
+    """Plays scenarios under one kernel set, compares with each request alone, counts what was exercised."""
 
     def __init__(self, tiny_target, kernels: str) -> None:
         self._target = tiny_target
