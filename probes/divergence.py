@@ -189,7 +189,8 @@ def ulp_distance(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArr
     Bit patterns are read as integers and mapped so that their order is the order of the floats; +0 and -0 are one
     apart, because their bits differ. NaN patterns stand beyond the infinities.
     """
-    return np.abs(_ordered(left) - _ordered(right))
+    distance: NDArray[np.int64] = np.abs(_ordered(left) - _ordered(right))
+    return distance
 
 
 def _ordered(values: NDArray[np.float32]) -> NDArray[np.int64]:

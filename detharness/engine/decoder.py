@@ -102,7 +102,7 @@ class Decoder:
         for index, layer in enumerate(self._layers):
             qkv = kernels.linear(hidden, layer.qkv)
             observe(index, "linear.qkv", qkv)
-            q, k, v = qkv.split([heads * width, kv_heads * width, kv_heads * width], dim=1)
+            q, k, v = torch.split(qkv, [heads * width, kv_heads * width, kv_heads * width], dim=1)
             q, k = q.reshape(rows, heads, width), k.reshape(rows, kv_heads, width)
             if layer.q_norm is not None and layer.k_norm is not None:
                 q = kernels.rms_norm(q, layer.q_norm, config.rms_eps)

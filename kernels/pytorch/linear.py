@@ -44,7 +44,7 @@ class LinearKernel:
         self.plans.add(plan.id)
         padded = pad(weight, (0, plan.leaves * plan.leaf_length - length))
         leaves = padded.view(rows, plan.leaves, plan.leaf_length).permute(1, 2, 0)
-        panels = tuple(panel.contiguous() for panel in leaves.split(PANEL, dim=2))
+        panels = tuple(panel.contiguous() for panel in torch.split(leaves, PANEL, dim=2))
         schedules = [self._schedule(panel, plan) for panel in panels]
         # A wide weight ends in a narrower panel: rows are cut by sizes that every panel allows.
         common = tuple(size for size in schedules[0].row_tiles if all(size in s.row_tiles for s in schedules))

@@ -11,6 +11,7 @@ from typing import Any
 
 from detharness.errors import UsageError
 from detharness.probes.bench import Bench, budget_tokens, pages
+from detharness.probes.traffic.fillers import SHORTEST
 from detharness.targets.protocol import Arrival, MemoryPolicy, PrefixCaching
 
 
@@ -22,6 +23,8 @@ class Traffic:
     watched: dict[str, str]
     changes: dict[str, Any] = field(default_factory=dict)
 
+
+TINY_PAGE = 4
 
 Generator = Callable[[Bench, int], Traffic]
 
@@ -113,15 +116,25 @@ def shared_prefix(bench: Bench, tokens: int) -> Traffic:
 
 
 def tiny_pool(bench: Bench, tokens: int) -> Traffic:
-    """A burst in a pool too small for it: requests lose their blocks, several times, and are computed again."""
-    traffic = burst(bench, tokens)
-    return replace(
-        traffic,
-        changes={
-            "num_blocks": small_pool(bench, traffic.arrivals, bench.config.page_size),
-            "memory_policy": MemoryPolicy.RECOMPUTE,
-        },
-    )
+    """Probes after fillers that end one by one, in a pool too small for all.
+
+    The newest request is the one that loses its blocks; each filler that ends lets a probe back in, and the growth
+    of the others drives it out again: several preemptions per request.
+    """
+    fillers = bench.fillers("tiny-pool")
+    count = 2 * bench.filler_count
+    load = [
+        replace(arrival, sampling=fillers.greedy(max(2, tokens * (index + 1) // count)))
+        for index, arrival in enumerate(fillers.arrivals([SHORTEST] * count, tokens))
+    ]
+    arrivals = load + bench.all_probes(tokens)
+    needs = [pages(budget_tokens(arrival), TINY_PAGE) for arrival in arrivals]
+    changes = {
+        "page_size": TINY_PAGE,  # Small pages run out often.
+        "num_blocks": small_pool(bench, arrivals, TINY_PAGE) if bench.small_pool else max(max(needs) + 1, sum(needs) // 3),
+        "memory_policy": MemoryPolicy.RECOMPUTE,
+    }
+    return Traffic(arrivals, _watch_probes(bench), changes)
 
 
 def cancel(bench: Bench, tokens: int) -> Traffic:

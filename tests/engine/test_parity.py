@@ -85,8 +85,9 @@ def test_error_against_fp64_is_at_most_twice_that_of_transformers(tiny_folder, n
 @pytest.fixture(scope="module")
 def smollm2_folder(tmp_path_factory) -> Path:
     """SmolLM2's dequantised weights as a folder that transformers can read."""
-    from detharness.checkpoints.checkpoint import load_checkpoint
     from safetensors.torch import save_file
+
+    from detharness.checkpoints.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint("smollm2-135m", dtype=torch.float32)
     config = checkpoint.config

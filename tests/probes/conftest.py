@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from detharness.engine.blocks import BlockPool
+from detharness.engine.outputs import TokenLogprob
 from detharness.engine.params import FreePages
 from detharness.engine.scheduler import Scheduler, Slice
 from detharness.engine.sequence import Request
@@ -30,7 +31,6 @@ from detharness.targets.protocol import (
     ScriptedTarget,
     StepRecord,
 )
-from detharness.engine.outputs import TokenLogprob
 
 VOCAB = 101
 THREADS = 2
