@@ -131,7 +131,9 @@ def tiny_pool(bench: Bench, tokens: int) -> Traffic:
     needs = [pages(budget_tokens(arrival), TINY_PAGE) for arrival in arrivals]
     changes = {
         "page_size": TINY_PAGE,  # Small pages run out often.
-        "num_blocks": small_pool(bench, arrivals, TINY_PAGE) if bench.small_pool else max(max(needs) + 1, sum(needs) // 3),
+        "num_blocks": small_pool(bench, arrivals, TINY_PAGE)
+        if bench.small_pool
+        else max(max(needs) + 1, sum(needs) // 3),
         "memory_policy": MemoryPolicy.RECOMPUTE,
     }
     return Traffic(arrivals, _watch_probes(bench), changes)

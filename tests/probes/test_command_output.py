@@ -1,0 +1,76 @@
+"""``detharness probe`` in this process on the toy: streams, exit codes, the default folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from detharness.records.canonical import read_json
+
+
+@pytest.fixture
+def invoke(monkeypatch, tmp_path, two_cores):
+    """Run the command against a target, in an empty folder that holds two prompts."""
+    from detharness.cli import _app
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.txt").write_text("a first prompt that is longer than a page\nand a second one of another length\n")
+
+    def run(target, *arguments):
+        def resolve(text, kernels, dtype):
+            return target.with_kernels(kernels, dtype)
+
+        monkeypatch.setattr("detharness.targets.resolve.resolve_target", resolve)
+        return CliRunner().invoke(_app, ["probe", "--prompts", "p.txt", "--dtype", "fp32", *arguments])
+
+    return run
+
+
+def test_json_is_the_last_and_only_line_of_stdout(invoke, mini_target, tmp_path):
+    done = invoke(mini_target(), "--json")
+    assert done.exit_code == 0
+    assert done.stdout.count("\n") == 1
+    report = json.loads(done.stdout)
+    assert report.pop("exit_code") == 0
+    assert report == read_json(tmp_path / "runs" / "probe-0001" / "report.json")
+    assert "Axes: moved trials of all trials" in done.stderr
+
+
+def test_tables_stay_off_stdout_in_a_pipe(invoke, mini_target):
+    done = invoke(mini_target())
+    assert done.stdout == ""
+    assert "unique completions" in done.stderr
+
+
+def test_a_new_run_never_takes_an_old_folder(invoke, mini_target, tmp_path):
+    invoke(mini_target())
+    invoke(mini_target())
+    assert sorted(folder.name for folder in (tmp_path / "runs").iterdir()) == ["probe-0001", "probe-0002"]
+
+
+@pytest.mark.parametrize(("faulty", "code"), [(("torch",), 0), (("torch", "invariant"), 1)])
+def test_only_the_subject_fails_the_command(invoke, mini_target, faulty, code):
+    assert invoke(mini_target(fault="rows counted", faulty=faulty)).exit_code == code
+
+
+def test_interrupted_is_130_with_a_report(invoke, mini_target, tmp_path):
+    target = mini_target(on_play=lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 2 else None)
+    done = invoke(target, "--json")
+    assert done.exit_code == 130
+    assert json.loads(done.stdout)["exit_code"] == 130
+    assert "Ctrl-C again stops at once" in done.stderr
+    assert read_json(tmp_path / "runs" / "probe-0001" / "report.json")["complete"] is False
+
+
+def test_interrupted_twice_is_130_at_once(invoke, mini_target):
+    def twice(number):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    done = invoke(mini_target(on_play=twice), "--json")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert "Interrupted." in done.stderr
