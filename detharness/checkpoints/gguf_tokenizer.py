@@ -1,12 +1,14 @@
-"""The tokenizer inside a GGUF file, rebuilt as the ``tokenizer.json`` it came from.
+"""The tokenizer inside a GGUF file, rebuilt as the ``tokenizer.json`` it was converted from.
 
-GGUF stores tokens, merges and the name of a pre-tokenizer, but not its rules. Names whose rules are not known
-exactly are refused: a near miss would give other ids without an error.
+A GGUF file holds tokens, their types, merges or scores, and the NAME of the pre-tokenizer, but not its rules. Those
+are stated in ``gguf_pretokenizers``; a name that is not there is refused, because a near miss gives other ids on some
+texts without an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -17,10 +19,11 @@ from detharness.checkpoints.gguf_pretokenizers import PRETOKENIZERS, Pretokenize
 from detharness.checkpoints.tokenizer import Tokenizer
 from detharness.errors import CheckpointError
 
-_FOLDER = "give the model's folder with tokenizer.json instead"
+_PREFIX = "tokenizer.ggml."
+_SPACE_MARK = "\u2581"
 
 
-class _TokenType(IntEnum):
+class _Kind(IntEnum):
     """``tokenizer.ggml.token_type``, as llama.cpp numbers it."""
 
     NORMAL = 1
@@ -31,144 +34,220 @@ class _TokenType(IntEnum):
     BYTE = 6
 
 
-_SPECIAL = (_TokenType.CONTROL, _TokenType.UNKNOWN)
+@dataclass(frozen=True)
+class _Vocabulary:
+    """Token text and kind by id; ``ids`` is text -> id without padding rows, which are no tokens."""
+
+    texts: Sequence[str]
+    kinds: Sequence[int]
+    ids: dict[str, int]
+
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """Control tokens (special: parsed in a text, left out of replies) and user-defined ones (parsed, printed)."""
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        kinds = (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.USER_DEFINED)
+        return [
+            {"id": index, "content": text, **flags, "special": self.kinds[index] != _Kind.USER_DEFINED}
+            for text, index in self.ids.items()
+            if self.kinds[index] in kinds
+        ]
 
 
 def load_tokenizer_gguf(reader: gguf.GGUFReader) -> Tokenizer:
-    """Build the tokenizer from the metadata of an open GGUF file.
+    """Build the tokenizer of an open GGUF file: byte-level BPE (``gpt2``) or SentencePiece BPE (``llama``).
 
-    Control tokens become special (parsed in text, left out of replies), user-defined ones are parsed and printed, and
-    padding rows (unused, named ``[PAD<id>]``) are no tokens. Missing, contradictory or unsupported metadata raises
-    ``CheckpointError``.
+    Control tokens become special, user-defined ones are parsed and printed, padding rows (unused, named ``[PAD<id>]``)
+    are no tokens. BOS and EOS are added to raw prompts as ``add_bos_token`` and ``add_eos_token`` say, without them
+    as the family does, and never when the file names no such token. Missing, damaged, contradictory or unsupported
+    metadata raises ``CheckpointError``.
     """
     metadata = MetadataReader(reader)
-    where = metadata.where
-    name, rules = _rules(metadata)
-    tokens = _strings(metadata, "tokens")
-    vocabulary: dict[str, int] = {}
-    added = []
-    for index, (token, kind) in enumerate(zip(tokens, _types(metadata, len(tokens)), strict=True)):
-        if kind == _TokenType.UNUSED and token == f"[PAD{index}]":
-            continue
-        if token in vocabulary:
-            raise CheckpointError(
-                f"{where}: tokens {vocabulary[token]} and {index} are both {token!r}: use another conversion of "
-                "this model"
-            )
-        vocabulary[token] = index
-        if kind in _SPECIAL or kind == _TokenType.USER_DEFINED:
-            added.append(_added_token(token, index, special=kind in _SPECIAL))
-    post_processor, notes = _post_processor(metadata, rules, tokens)
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": rules.normalizer,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(rules.steps)},
-        "post_processor": post_processor,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "vocab": vocabulary,
-            "merges": [_pair(merge, where) for merge in _strings(metadata, "merges")],
-            "ignore_merges": rules.ignores_merges,
-        },
-    }
+    model = metadata.string(_PREFIX + "model")
+    if model not in ("gpt2", "llama"):
+        found = "has no tokenizer" if model is None else f"has a tokenizer of the kind {model!r}"
+        raise CheckpointError(
+            f"{metadata.where} {found}; 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) are supported: give "
+            "the model's folder with tokenizer.json instead"
+        )
+    if model == "gpt2":
+        name, pretokenizer = _pretokenizer(metadata)
+        vocabulary = _read_vocabulary(metadata)
+        content = _byte_level(metadata, vocabulary, pretokenizer)
+        adds_bos = pretokenizer.adds_bos
+        notes = [f"tokenizer: GGUF metadata, byte-level BPE, pre-tokenizer {name!r}"]
+        if pretokenizer.normalizer is not None:
+            notes.append("tokenizer: text is NFC-normalised first, as the original tokenizer does (llama.cpp does not)")
+    else:
+        vocabulary = _read_vocabulary(metadata, spaces_in_user_defined=True)
+        content = _sentencepiece(metadata, vocabulary)
+        adds_bos = True
+        notes = ["tokenizer: GGUF metadata, SentencePiece BPE with byte fallback"]
+    content["post_processor"] = _post_processor(metadata, vocabulary, adds_bos, notes)
     ends: dict[str, str] = {}
     for key in ("eos_token_id", "eot_token_id"):
-        end = metadata.token_id(key, len(tokens))
-        if end is not None:
-            ends.setdefault(tokens[end], f"tokenizer.ggml.{key}")
-    notes.insert(0, f"tokenizer: metadata of the GGUF file, pre-tokenizer {name!r}")
-    return Tokenizer(content, where=where, eos_tokens=ends, notes=notes)
+        token_id = metadata.token_id(key, len(vocabulary.texts))
+        if token_id is not None:
+            ends.setdefault(vocabulary.texts[token_id], _PREFIX + key)
+    return Tokenizer(content, where=metadata.where, eos_tokens=ends, notes=notes)
 
 
-def _rules(metadata: MetadataReader) -> tuple[str, Pretokenizer]:
-    where = metadata.where
-    model = metadata.string("tokenizer.ggml.model")
-    if model is None:
-        raise CheckpointError(f"{where} holds no tokenizer (tokenizer.ggml.model is missing): {_FOLDER}")
-    if model != "gpt2":
+def _read_vocabulary(metadata: MetadataReader, *, spaces_in_user_defined: bool = False) -> _Vocabulary:
+    """Tokens and types; with ``spaces_in_user_defined``, the space mark in user-defined tokens stands for a space."""
+    texts = metadata.strings(_PREFIX + "tokens")
+    if not texts:
+        raise CheckpointError(f"{metadata.where} has no tokens ({_PREFIX}tokens): fetch the file again")
+    kinds = metadata.numbers(_PREFIX + "token_type")
+    if kinds is None:
         raise CheckpointError(
-            f"{where} holds a tokenizer of the kind {model!r}, and from GGUF only byte-level BPE ('gpt2') is read "
-            f"exactly: {_FOLDER}"
+            f"{metadata.where} has no token types ({_PREFIX}token_type), so special tokens cannot be told from text: "
+            "convert the model again with a current llama.cpp"
         )
-    name = metadata.string("tokenizer.ggml.pre")
+    if len(kinds) != len(texts) or not set(kinds) <= set(_Kind):
+        raise CheckpointError(
+            f"{metadata.where}: {_PREFIX}token_type must give a known type to each of the {len(texts)} tokens: convert "
+            "the model again"
+        )
+    if spaces_in_user_defined:
+        texts = [
+            text.replace(_SPACE_MARK, " ") if kind == _Kind.USER_DEFINED else text
+            for text, kind in zip(texts, kinds, strict=True)
+        ]
+    ids: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        if kinds[index] == _Kind.UNUSED and text == f"[PAD{index}]":
+            continue
+        if not text:
+            raise CheckpointError(f"{metadata.where}: token {index} is empty: use another conversion of this model")
+        if text in ids:
+            raise CheckpointError(
+                f"{metadata.where}: the tokens {ids[text]} and {index} are both {text!r}: use another conversion of "
+                "this model"
+            )
+        ids[text] = index
+    return _Vocabulary(texts, kinds, ids)
+
+
+def _pretokenizer(metadata: MetadataReader) -> tuple[str, Pretokenizer]:
+    name = metadata.string(_PREFIX + "pre")
     if name is None or name == "default":
         raise CheckpointError(
-            f"{where} does not say how its tokenizer splits text (tokenizer.ggml.pre is {name or 'missing'}), and a "
-            f"guess may give wrong ids: convert the model again with a current llama.cpp, or {_FOLDER}"
+            f"{metadata.where} does not say how its tokenizer splits text ({_PREFIX}pre is {name or 'missing'}), and a "
+            "guess would give wrong ids: convert the model again with a current llama.cpp"
         )
     if name not in PRETOKENIZERS:
         raise CheckpointError(
-            f"{where}: the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported (supported: "
-            f"{', '.join(PRETOKENIZERS)}): {_FOLDER}"
+            f"{metadata.where}: the pre-tokenizer {name!r} is not supported (supported: {', '.join(PRETOKENIZERS)}): "
+            "give the model's folder with tokenizer.json instead"
         )
     return name, PRETOKENIZERS[name]
 
 
-def _strings(metadata: MetadataReader, key: str) -> list[str]:
-    values = metadata.strings(f"tokenizer.ggml.{key}")
-    if values is None:
+def _byte_level(metadata: MetadataReader, vocabulary: _Vocabulary, pretokenizer: Pretokenizer) -> dict[str, Any]:
+    merges = metadata.strings(_PREFIX + "merges")
+    if merges is None:
+        raise CheckpointError(f"{metadata.where} has no merges ({_PREFIX}merges): fetch the file again")
+    return {
+        "version": "1.0",
+        "added_tokens": vocabulary.added_tokens(),
+        "normalizer": pretokenizer.normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(pretokenizer.steps)},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "vocab": vocabulary.ids,
+            "merges": [_merge(merge, metadata.where) for merge in merges],
+            "ignore_merges": pretokenizer.ignores_merges,
+        },
+    }
+
+
+def _merge(merge: str, where: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not left or not right or " " in right:
+        raise CheckpointError(f"{where}: the merge {merge!r} is not two pieces with a space between: fetch it again")
+    return left, right
+
+
+def _sentencepiece(metadata: MetadataReader, vocabulary: _Vocabulary) -> dict[str, Any]:
+    scores = metadata.numbers(_PREFIX + "scores")
+    if scores is None or len(scores) != len(vocabulary.texts):
         raise CheckpointError(
-            f"{metadata.where}: tokenizer.ggml.{key} is missing: use another conversion of this model"
+            f"{metadata.where} must give a score to each of its {len(vocabulary.texts)} tokens ({_PREFIX}scores): "
+            "fetch the file again"
         )
-    return values
-
-
-def _types(metadata: MetadataReader, count: int) -> Sequence[int]:
-    """The type of every token. Without it special tokens would be split into letters, so it must be there."""
-    types = metadata.numbers("tokenizer.ggml.token_type")
-    if types is None or len(types) != count or not set(types) <= set(_TokenType):
+    if metadata.boolean(_PREFIX + "remove_extra_whitespaces"):
         raise CheckpointError(
-            f"{metadata.where}: tokenizer.ggml.token_type must give each of the {count} tokens a type from 1 to 6: use "
-            "another conversion of this model"
+            f"{metadata.where}: the tokenizer removes extra spaces ({_PREFIX}remove_extra_whitespaces), which is not "
+            "supported: give the model's folder with tokenizer.json instead"
         )
-    return types
+    add_prefix = metadata.boolean(_PREFIX + "add_space_prefix") is not False
+    mark = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+    unmark = {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "}
+    normalizers = [{"type": "Prepend", "prepend": _SPACE_MARK}, mark] if add_prefix else [mark]
+    decoders: list[dict[str, Any]] = [unmark, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if add_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = [text for text, index in vocabulary.ids.items() if vocabulary.kinds[index] == _Kind.UNKNOWN]
+    return {
+        "version": "1.0",
+        "added_tokens": vocabulary.added_tokens(),
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "unk_token": unknown[0] if unknown else None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": vocabulary.ids,
+            "merges": _merges_from_scores(vocabulary, scores),
+        },
+    }
 
 
-def _added_token(token: str, index: int, *, special: bool) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return {"id": index, "content": token, **flags, "special": special}
+def _merges_from_scores(vocabulary: _Vocabulary, scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to put a normal token together from two, best token first: the order SentencePiece takes by score.
 
-
-def _pair(merge: str, where: str) -> tuple[str, str]:
-    pieces = merge.split(" ")
-    if len(pieces) != 2 or not all(pieces):
-        raise CheckpointError(
-            f"{where}: the merge {merge!r} is not two pieces with a space between: use another conversion of this model"
-        )
-    return pieces[0], pieces[1]
+    SentencePiece has no rank among the ways to make one token: it takes the leftmost pair. Here the longer left part
+    goes first, which gives the same ids on the vocabularies of Llama 2 and Phi-3.
+    """
+    normal = {text: index for text, index in vocabulary.ids.items() if vocabulary.kinds[index] == _Kind.NORMAL}
+    found = [
+        (-scores[index], -cut, text)
+        for text, index in normal.items()
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    found.sort(key=lambda item: item[:2])
+    return [(text[:-cut], text[-cut:]) for _, cut, text in found]
 
 
 def _post_processor(
-    metadata: MetadataReader, rules: Pretokenizer, tokens: Sequence[str]
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """What raw prompts get, None for nothing, and notes. Without its key there is no BOS or EOS to add."""
-    around: dict[str, int] = {}
-    notes = []
-    for name, default in (("bos", rules.adds_bos), ("eos", False)):
-        stated = metadata.boolean(f"tokenizer.ggml.add_{name}_token")
-        index = metadata.token_id(f"{name}_token_id", len(tokens))
-        wanted = default if stated is None else stated
-        if wanted and index is None:
-            notes.append(
-                f"tokenizer: {name.upper()} should be added, but no {name}_token_id is given: nothing is added"
-            )
-        elif wanted and index is not None:
-            around[name] = index
+    metadata: MetadataReader, vocabulary: _Vocabulary, adds_bos: bool, notes: list[str]
+) -> dict[str, Any] | None:
+    """What is added to raw prompts; None for nothing."""
+    around: dict[str, str] = {}
+    for name, default in (("bos", adds_bos), ("eos", False)):
+        stated = metadata.boolean(f"{_PREFIX}add_{name}_token")
+        if not (default if stated is None else stated):
+            continue
+        token_id = metadata.token_id(f"{name}_token_id", len(vocabulary.texts))
+        if token_id is None:
+            notes.append(f"tokenizer: {name.upper()} should be added, but the file names no such token: none is added")
+        else:
+            around[name] = vocabulary.texts[token_id]
     if not around:
-        return None, notes
-    special = {name: {"SpecialToken": {"id": tokens[index], "type_id": 0}} for name, index in around.items()}
-    before, after = ([special[name]] if name in special else [] for name in ("bos", "eos"))
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    processor = {
+        return None
+    template: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    if "bos" in around:
+        template.insert(0, {"SpecialToken": {"id": around["bos"], "type_id": 0}})
+    if "eos" in around:
+        template.append({"SpecialToken": {"id": around["eos"], "type_id": 0}})
+    return {
         "type": "TemplateProcessing",
-        "single": [*before, first, *after],
-        "pair": [*before, first, *after, *before, second, *after],
+        "single": template,
+        "pair": template,
         "special_tokens": {
-            tokens[index]: {"id": tokens[index], "ids": [index], "tokens": [tokens[index]]} for index in around.values()
+            text: {"id": text, "ids": [vocabulary.ids[text]], "tokens": [text]} for text in around.values()
         },
     }
-    return processor, notes
