@@ -11,7 +11,7 @@ the inputs it is called with.
 from __future__ import annotations
 
 import math
-from decimal import Decimal, getcontext
+from decimal import Context, Decimal, localcontext
 
 import torch
 from torch import Tensor
@@ -19,33 +19,32 @@ from torch.nn.functional import pad
 
 from detharness.kernels.contract import ReductionPlan
 
-# 60 digits are far beyond fp64; the context is a local copy, so nothing outside sees it.
-_CONTEXT = getcontext().copy()
-_CONTEXT.prec = 60
-_LN2 = Decimal(2).ln(_CONTEXT)
-_LOG2E = float(_CONTEXT.divide(Decimal(1), _LN2))
+# High parts have trailing zero bits, so that k * HIGH is exact for every k that occurs (Cody and Waite, 1980). The
+# constants are computed in 60 digits, in a context of our own: the caller's decimal settings cannot move a bit.
+with localcontext(Context(prec=60)):
+    _LN2 = Decimal(2).ln()
+    _LOG2E = float(1 / _LN2)
+    _LN2_HIGH32 = 0.693359375  # 355 / 512
+    _LN2_LOW32 = float(_LN2 - Decimal(_LN2_HIGH32))
+    _LN2_HIGH64 = math.ldexp(math.floor(math.ldexp(float(_LN2), 32)), -32)
+    _LN2_LOW64 = float(_LN2 - Decimal(_LN2_HIGH64))
 
-# High parts with trailing zero bits, so that k * HIGH is exact for every k that occurs (Cody and Waite, 1980).
-_LN2_HIGH32 = 0.693359375  # 355 / 512
-_LN2_LOW32 = float(_LN2 - Decimal(_LN2_HIGH32))
-_LN2_HIGH64 = math.ldexp(math.floor(math.ldexp(float(_LN2), 32)), -32)
-_LN2_LOW64 = float(_LN2 - Decimal(_LN2_HIGH64))
-
-_HALF_PI = Decimal("1.57079632679489661923132169163975144209858469968755291")
-_HALF_PI_PARTS = []
-_rest = _HALF_PI
-for _bits in (32, 64, 96):
-    # The first parts carry 32 bits each: k * part is exact for k below 2^21.
-    _part = math.ldexp(float((_rest * 2**_bits).to_integral_value("ROUND_FLOOR")), -_bits)
-    _HALF_PI_PARTS.append(_part)
-    _rest -= Decimal(_part)
-del _rest, _bits, _part
+    _HALF_PI = Decimal("1.57079632679489661923132169163975144209858469968755291")
+    _TWO_OVER_PI = float(1 / _HALF_PI)
+    _HALF_PI_PARTS = []
+    _rest = _HALF_PI
+    for _bits in (32, 64, 96):
+        # The first parts carry 32 bits each: k * part is exact for k below 2^21.
+        _part = math.ldexp(float((_rest * 2**_bits).to_integral_value("ROUND_FLOOR")), -_bits)
+        _HALF_PI_PARTS.append(_part)
+        _rest -= Decimal(_part)
+    del _rest, _bits, _part
 
 TRIG_LIMIT = 2.0e6
 """Largest |x| that ``sin64`` and ``cos64`` reduce exactly enough; beyond it they raise."""
 
-# Minimax over [-ln2/2, ln2/2] for (exp(r) - 1 - r) / r², degree 4, fitted in fp64 and rounded to fp32.
-_EXP32 = (0.5, 0.16666666, 0.041666687, 0.0083334083, 0.0013888889, 0.00019841270)
+# Taylor coefficients from r² on; the first term left out is far below half an ulp for |r| up to ln2/2.
+_EXP32 = tuple(1.0 / math.factorial(n) for n in range(2, 9))
 _EXP64 = tuple(1.0 / math.factorial(n) for n in range(2, 15))
 _SIN = tuple((-1) ** n / math.factorial(2 * n + 1) for n in range(1, 10))
 _COS = tuple((-1) ** n / math.factorial(2 * n) for n in range(1, 11))
@@ -110,7 +109,7 @@ def log64(x: Tensor) -> Tensor:
 def _quadrant(x: Tensor) -> tuple[Tensor, Tensor]:
     if bool((x.abs() > TRIG_LIMIT).any()):
         raise ValueError(f"angles beyond {TRIG_LIMIT:g} are not reduced exactly")
-    k = torch.round(x * float(1 / _HALF_PI))
+    k = torch.round(x * _TWO_OVER_PI)
     r = x
     for part in _HALF_PI_PARTS:
         r = r - k * part
