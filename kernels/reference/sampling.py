@@ -41,7 +41,8 @@ def kept(logits: Sequence[float], top_k: int, top_p: float, min_p: float) -> set
         total = 0.0
         for token in ranked:
             total += weight[token]
-        nucleus, before = [], 0.0
+        nucleus: list[int] = []
+        before = 0.0
         for token in ranked:
             if nucleus and before >= top_p * total:
                 break
