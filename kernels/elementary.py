@@ -1,8 +1,9 @@
 """exp, log, sin, cos and tree sums from plain IEEE operations: the same bits for any length, alignment or thread count.
 
-torch's own transcendental functions use one polynomial in the vector body and another in the scalar tail, so a value
-depends on where it stands. Here only correctly rounded operations are used (add, subtract, multiply, divide, round,
-compare, select, bit views), one at a time: no ``alpha=``, no addcmul, nothing that may fuse in the body alone.
+Several of torch's own functions (sigmoid, silu, softplus, pow) use one polynomial in the vector body and another in the
+scalar tail, so a value depends on where it stands; which ones do is the build's affair. Here only correctly rounded
+operations are used (add, subtract, multiply, divide, round, compare, select, bit views), one at a time: no ``alpha=``,
+no addcmul, nothing that may fuse in the body alone.
 
 Subnormal results of ``exp32`` are flushed to zero by an explicit select; no other operation here produces them from
 the inputs it is called with.
