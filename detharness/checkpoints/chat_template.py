@@ -17,7 +17,7 @@ import gguf
 from detharness.checkpoints.gguf_metadata import MetadataReader
 from detharness.checkpoints.messages import arguments_as_text, normalise_messages
 from detharness.checkpoints.model_files import reading, refuse_lfs_pointer, require_file
-from detharness.checkpoints.template_process import TIME_LIMIT, TemplateProcess
+from detharness.checkpoints.template_process import TemplateProcess
 from detharness.checkpoints.tokenizer import Tokenizer, read_optional_json, special_token_text
 from detharness.errors import CheckpointError, RequestError
 from detharness.records.digests import sha256_bytes
@@ -128,7 +128,7 @@ class ChatTemplate:
             case "forbidden":
                 return CheckpointError(f"the chat template ({place}) does what the sandbox forbids ({message}): {raw}")
             case "time":
-                reason = f"does not end within {TIME_LIMIT:g} seconds"
+                reason = f"does not end within {self.process.time_limit:g} seconds"
             case "size":
                 reason = f"writes more than {OUTPUT_LIMIT} characters"
             case "memory":

@@ -24,10 +24,13 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class TemplateProcess:
-    """One child process that renders templates; it ends with this object, or with this process."""
+    """One child process that renders templates; it ends with this object, or with this process.
+
+    time_limit: seconds that one answer may take, start of the process included.
+    """
 
     def __init__(self, time_limit: float = TIME_LIMIT) -> None:
-        self._time_limit = time_limit
+        self.time_limit = time_limit
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stop: weakref.finalize[..., Any] | None = None
@@ -84,7 +87,7 @@ class TemplateProcess:
     def _read_line(self, process: subprocess.Popen[bytes]) -> bytes:
         assert process.stdout is not None
         descriptor = process.stdout.fileno()
-        end = time.monotonic() + self._time_limit
+        end = time.monotonic() + self.time_limit
         pieces: list[bytes] = []
         while not pieces or not pieces[-1].endswith(b"\n"):
             ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
