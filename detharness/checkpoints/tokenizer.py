@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import tokenizers
+import tokenizers.pre_tokenizers
 
 from detharness.checkpoints.model_files import read_json_object, require_file
 from detharness.errors import CheckpointError, RequestError
@@ -75,6 +76,7 @@ class Tokenizer:
             ),
             *self._switched_off(content),
             self._raw_prompt_note(),
+            *_missing_bytes(content.get("decoder"), vocabulary),
         )
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -184,6 +186,19 @@ class Tokenizer:
             return "raw prompts: the tokenizer adds no special tokens"
         names = ", ".join(f"{self._backend.id_to_token(token_id)} ({token_id})" for token_id in added)
         return f"raw prompts: the tokenizer adds {names}; rendered chats get nothing added"
+
+
+def _missing_bytes(decoder: Any, vocabulary: Mapping[str, int]) -> Iterator[str]:
+    """A note if a byte-level vocabulary lacks bytes that text may hold (SmolLM2's does): they vanish in silence."""
+    if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
+        return
+    never = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}  # UTF-8 has no use for these bytes.
+    missing = set(tokenizers.pre_tokenizers.ByteLevel.alphabet()) - never - vocabulary.keys()
+    if missing:
+        yield (
+            f"the vocabulary has no token for {len(missing)} of the bytes of UTF-8: characters that need one are "
+            "dropped from prompts, wholly or in part"
+        )
 
 
 def _byte_fallback_ids(decoder: Any, vocabulary: Mapping[str, int]) -> dict[int, int]:

@@ -132,6 +132,17 @@ def test_ids_that_are_no_token_are_printed_and_never_crash() -> None:
     assert tokenizer.decode([]) == ""
 
 
+def test_bytes_without_a_token_are_said() -> None:
+    """A C0 control character and the first byte of some rare characters; 0xC0 never occurs in text."""
+    values = json.loads(byte_level().to_str())
+    assert not any("no token for" in note for note in wrap(byte_level()).notes)
+    for byte, said in (("\u0104", True), ("\u00f1", True), ("\u00c0", False)):
+        vocab = {piece: index for piece, index in values["model"]["vocab"].items() if piece != byte}
+        tokenizer = wrap(byte_level(), model={**values["model"], "vocab": vocab})
+        assert any("no token for 1 of the bytes of UTF-8" in note for note in tokenizer.notes) == said
+    assert not any("no token for" in note for note in wrap(sentencepiece()).notes)
+
+
 def test_half_a_character_is_one_replacement_character() -> None:
     tokenizer = wrap(byte_level())
     ids = tokenizer.encode("x\U0001f600")
