@@ -1,4 +1,4 @@
-"""exp, log, sin, cos and tree sums from plain IEEE operations: the same bits for any length, alignment or thread count.
+"""exp, log, sqrt, sin, cos and tree sums from plain IEEE operations: the same bits for any length, place or threads.
 
 Several of torch's own functions (sigmoid, silu, softplus, pow) use one polynomial in the vector body and another in the
 scalar tail, so a value depends on where it stands; which ones do is the build's affair. Here only correctly rounded
@@ -105,6 +105,16 @@ def log64(x: Tensor) -> Tensor:
     result = torch.where(x == 0, -math.inf, result)
     result = torch.where(x == math.inf, x, result)
     return torch.where(x >= 0, result, math.nan)
+
+
+def sqrt32(x: Tensor) -> Tensor:
+    """Square root of fp32, correctly rounded; negative gives NaN.
+
+    torch.sqrt may be a vector library that is not correctly rounded (MKL: 0.55 ulp in fp32, 0.72 in fp64), so its bits
+    belong to one build and one CPU. For x in [1, 4) the root is at least 2^-50 from the middle of two fp32 numbers; an
+    fp64 root within one ulp (2^-52) lies on the right side of it, so rounding it to fp32 gives the correct one.
+    """
+    return torch.sqrt(x.double()).float()
 
 
 def _quadrant(x: Tensor) -> tuple[Tensor, Tensor]:

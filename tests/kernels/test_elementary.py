@@ -1,4 +1,4 @@
-"""exp, log, sin, cos against mpmath, the same bits wherever an element stands, and tree sums against their plan."""
+"""exp, log, sqrt, sin and cos against exact values, the same bits wherever an element stands, and tree sums."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from detharness.kernels.contract import ReductionPlan, tree_plan
-from detharness.kernels.elementary import TRIG_LIMIT, cos64, exp32, exp64, log64, pairwise_sum, sin64, tree_sum
+from detharness.kernels.elementary import TRIG_LIMIT, cos64, exp32, exp64, log64, pairwise_sum, sin64, sqrt32, tree_sum
 
 FUNCTIONS = {
     "exp32": (exp32, torch.float32),
     "exp64": (exp64, torch.float64),
     "log64": (lambda x: log64(x.abs()), torch.float64),
+    "sqrt32": (lambda x: sqrt32(x.abs()), torch.float32),
     "sin64": (sin64, torch.float64),
     "cos64": (cos64, torch.float64),
 }
@@ -74,6 +75,21 @@ def test_sin64_and_cos64_err_by_less_than_1e_15(function, exact):
     with mpmath.workprec(160):
         for value, result in zip(values, function(torch.tensor(values, dtype=torch.float64)).tolist(), strict=True):
             assert abs(result - exact(mpmath.mpf(value))) < 1e-15
+
+
+@pytest.mark.parametrize("exponent", [0, 1, -126, -149, 126, 127])
+def test_sqrt32_is_correctly_rounded(exponent):
+    # numpy's is the CPU's own instruction. Even and odd exponents; subnormals; the largest numbers.
+    mantissas = np.random.default_rng(8).integers(0, 1 << 23, 200_000, dtype=np.uint32)
+    mantissas[:3] = 0, 1, (1 << 23) - 1
+    x = np.ldexp(1 + mantissas / np.float64(1 << 23), exponent).astype(np.float32)
+    x = x[np.isfinite(x)]
+    assert np.array_equal(sqrt32(torch.from_numpy(x)).numpy(), np.sqrt(x))
+
+
+def test_sqrt_edges():
+    assert sqrt32(torch.tensor([0.0, 1.0, 4.0, math.inf])).tolist() == [0.0, 1.0, 2.0, math.inf]
+    assert torch.isnan(sqrt32(torch.tensor([-1.0, torch.nan]))).all()
 
 
 def test_exp_edges():
