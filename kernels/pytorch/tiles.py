@@ -107,6 +107,15 @@ def _pure(product: Product, rows: Tensor, size: int, expected: Tensor) -> bool:
             tile[slot] = rows[slot]
             if not torch.equal(product(tile)[slot], expected[slot]):
                 return False
+    # For any two slots, one is hostile and the other is not in some tile: no leak from slot to slot is missed.
+    slots = torch.arange(size)
+    cycle = torch.tensor(HOSTILE)[slots % len(HOSTILE), None]
+    for bit in range(size.bit_length() - 1):
+        for side in (0, 1):
+            foul = (slots >> bit) % 2 == side
+            tile = torch.where(foul[:, None], cycle, rows[:size])
+            if not torch.equal(product(tile)[~foul], expected[:size][~foul]):
+                return False
     for threads in thread_counts():
         with on_threads(threads):
             if not torch.equal(_by_tiles(product, rows, size), expected):
