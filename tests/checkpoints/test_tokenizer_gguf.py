@@ -13,9 +13,10 @@ from typing import Any
 
 import gguf
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detharness.checkpoints.gguf_file import GgufFile
 from detharness.checkpoints.gguf_pretokenizers import PRETOKENIZERS
 from detharness.checkpoints.gguf_tokenizer import load_tokenizer_gguf
 from detharness.checkpoints.locate import locate_model
@@ -24,8 +25,8 @@ from detharness.errors import CheckpointError
 
 WriteGguf = Callable[..., Path]
 
-# Ids from transformers 5.24's conversion of the same GGUF file. It leaves the digit split out, which changes no id
-# here: this vocabulary has no token with two digits.
+# Ids from transformers 5.24's conversion of the same GGUF file. It leaves the digit split out, which changes one line
+# below (a space before Arabic digits); that one is worked out by hand. No token of this vocabulary has two digits.
 SMOLLM2_IDS: list[tuple[str, list[int]]] = [
     ("", []),
     (" ", [216]),
@@ -39,7 +40,8 @@ SMOLLM2_IDS: list[tuple[str, list[int]]] = [
     ("I'll we've DON'T they'd", [57, 3060, 392, 3543, 422, 2154, 23, 68, 502, 6737]),
     ("12345 + 6.78e9", [33, 34, 35, 36, 37, 1232, 216, 38, 30, 39, 40, 85, 41]),
     ("x1y22z333", [104, 33, 105, 34, 34, 106, 35, 35, 35]),
-    ("\u2460\u2461\u2163\xbd \u0663\u0664", [173, 235, 250, 173, 235, 111, 173, 223, 113, 16738, 16936, 113, 164, 114]),
+    ("\u2460\u2461\u2163\xbd", [173, 235, 250, 173, 235, 111, 173, 223, 113, 16738]),
+    (" \u0663\u0664", [216, 164, 113, 164, 114]),
     ("na\xefve caf\xe9 cafe\u0301", [3546, 46494, 37366, 1020, 4565, 151, 219]),
     ("\u4f60\u597d\uff0c\u4e16\u754c\u3002", [18645, 250, 48392, 138, 12831, 7906, 240, 178, 239, 230, 19076]),
     (
@@ -95,8 +97,13 @@ SMOLLM2_IDS: list[tuple[str, list[int]]] = [
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Tokenizer:
-    return load_tokenizer_gguf(gguf.GGUFReader(locate_model("smollm2-135m").path))
+def smollm2_file() -> GgufFile:
+    return GgufFile(locate_model("smollm2-135m").path)
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_file: GgufFile) -> Tokenizer:
+    return load_tokenizer_gguf(smollm2_file.reader)
 
 
 @pytest.mark.parametrize(("text", "ids"), SMOLLM2_IDS)
@@ -108,7 +115,9 @@ def test_smollm2_ids_and_back(smollm2: Tokenizer, text: str, ids: list[int]) -> 
         assert smollm2.decode(ids) == text
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=60))
+# Without control characters and planes 4 to 15, for whose bytes this vocabulary has no tokens.
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"), max_codepoint=0x3FFFF), max_size=60))
 def test_smollm2_brings_any_text_back(smollm2: Tokenizer, text: str) -> None:
     assert smollm2.decode(smollm2.encode(text)) == text
 
@@ -120,15 +129,21 @@ def test_smollm2_facts(smollm2: Tokenizer) -> None:
     assert any("'smollm'" in note for note in smollm2.notes)
 
 
+def test_lost_bytes_are_said(smollm2: Tokenizer, write_gguf: WriteGguf, tmp_path: Path) -> None:
+    assert smollm2.decode(smollm2.encode("a\x04b")) == "ab"
+    assert any("no token for 8 of the bytes of UTF-8" in note for note in smollm2.notes)
+    whole = load_tokenizer_gguf(gguf.GGUFReader(write_gguf(tmp_path / "t.gguf", {})))  # Every byte is a token.
+    assert not any("of the bytes of UTF-8" in note for note in whole.notes)
+
+
 def test_smollm2_special_tokens_are_parsed_and_not_printed(smollm2: Tokenizer) -> None:
     assert smollm2.encode("<|im_start|>") == (1,)
     assert smollm2.decode(smollm2.encode("<|im_start|>user<|im_end|>")) == "user"
 
 
-def test_smollm2_is_built_fast() -> None:
-    reader = gguf.GGUFReader(locate_model("smollm2-135m").path)
+def test_smollm2_is_built_fast(smollm2_file: GgufFile) -> None:
     start = time.perf_counter()
-    load_tokenizer_gguf(reader)
+    load_tokenizer_gguf(smollm2_file.reader)
     assert time.perf_counter() - start < 1.5  # 0.15 s on an idle machine.
 
 
