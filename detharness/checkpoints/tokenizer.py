@@ -1,13 +1,14 @@
 """Text to token ids and back, by the ``tokenizers`` library itself; ``tokenizer.json`` of model folders.
 
-Ids never come from ``transformers``: several of its releases rebuild pre-tokenizers and return wrong ids.
-``tokenizer_check`` asks it on a fixed text whether it agrees.
+Ids never come from ``transformers``: several of its releases rebuild pre-tokenizers and return wrong ids. It is only
+asked, on a fixed text, whether it agrees (``tokenizer_check``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,19 @@ import tokenizers
 import tokenizers.pre_tokenizers
 
 from detharness.checkpoints.model_files import read_json_object, require_file
+from detharness.checkpoints.tokenizer_check import cross_check
 from detharness.errors import CheckpointError, RequestError
 from detharness.records.digests import sha256_bytes
 
 REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class CrossCheck(Enum):
+    """Whether a folder's tokenizer is compared with ``transformers.AutoTokenizer``, which takes seconds to import."""
+
+    AUTO_TOKENIZER = "auto_tokenizer"
+    SKIP = "skip"
 
 
 class Tokenizer:
@@ -226,17 +235,21 @@ def _utf8_spans(data: bytes) -> Iterator[tuple[bool, int, int]]:
             return
 
 
-def load_tokenizer_folder(folder: Path) -> Tokenizer:
+def load_tokenizer_folder(folder: Path, *, check: CrossCheck = CrossCheck.AUTO_TOKENIZER) -> Tokenizer:
     """Read ``tokenizer.json`` of a model folder, and the end token its companion files name.
 
-    CheckpointError if the file is missing or damaged, also where only another kind of tokenizer file is there.
+    A disagreement with ``AutoTokenizer`` becomes a note, and ``tokenizer.json`` is used. CheckpointError if the file is
+    missing or damaged, also where only another kind of tokenizer file is there.
     """
     path = folder / "tokenizer.json"
     if not path.exists() and not path.is_symlink():
         raise CheckpointError(_no_tokenizer(folder))
     content = read_json_object(path, "it holds the tokenizer")
     eos_tokens, notes = _eos_tokens(folder)
-    return Tokenizer(content, where=str(path), eos_tokens=eos_tokens, notes=notes)
+    tokenizer = Tokenizer(content, where=str(path), eos_tokens=eos_tokens, notes=notes)
+    if check is CrossCheck.AUTO_TOKENIZER and (finding := cross_check(folder)) is not None:
+        tokenizer.notes = (*tokenizer.notes, finding)
+    return tokenizer
 
 
 def _no_tokenizer(folder: Path) -> str:

@@ -11,7 +11,8 @@ import pytest
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from detharness.checkpoints.tokenizer import Tokenizer, load_tokenizer_folder
+from detharness.checkpoints import tokenizer as tokenizer_module
+from detharness.checkpoints.tokenizer import CrossCheck, Tokenizer, load_tokenizer_folder
 from detharness.checkpoints.tokenizer_check import cross_check
 from detharness.errors import CheckpointError, RequestError
 
@@ -254,6 +255,23 @@ def test_damaged_companion(tmp_path: Path) -> None:
 
 def test_cross_check_agrees_on_a_plain_folder(tiny_folder: Callable[..., Path]) -> None:
     assert cross_check(tiny_folder("llama")) is None
+
+
+def test_loading_a_folder_asks_once_unless_told_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(tokenizer_module, "cross_check", lambda folder: asked.append(folder) or "they differ")
+    write(tmp_path, byte_level())
+    assert load_tokenizer_folder(tmp_path).notes[-1] == "they differ"
+    assert "they differ" not in load_tokenizer_folder(tmp_path, check=CrossCheck.SKIP).notes
+    assert asked == [tmp_path]
+
+
+def test_cross_check_sees_a_family_that_changes_the_text(tmp_path: Path) -> None:
+    """The class of Qwen2 composes characters first, whatever tokenizer.json says."""
+    write(tmp_path, byte_level(), config={"model_type": "qwen2"})
+    finding = cross_check(tmp_path)
+    assert finding is not None
+    assert "gives other ids than tokenizer.json" in finding
 
 
 def test_cross_check_finds_other_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
