@@ -1,8 +1,9 @@
-"""exp, log, sin, cos and tree sums from plain IEEE operations: the same bits for any length, alignment or thread count.
+"""exp, log, sqrt, sin, cos and tree sums from plain IEEE operations: the same bits for any length, place or threads.
 
-torch's own transcendental functions use one polynomial in the vector body and another in the scalar tail, so a value
-depends on where it stands. Here only correctly rounded operations are used (add, subtract, multiply, divide, round,
-compare, select, bit views), one at a time: no ``alpha=``, no addcmul, nothing that may fuse in the body alone.
+Several of torch's own functions (sigmoid, silu, softplus, pow) use one polynomial in the vector body and another in the
+scalar tail, so a value depends on where it stands; which ones do is the build's affair. Here only correctly rounded
+operations are used (add, subtract, multiply, divide, round, compare, select, bit views), one at a time: no ``alpha=``,
+no addcmul, nothing that may fuse in the body alone.
 
 Subnormal results of ``exp32`` are flushed to zero by an explicit select; no other operation here produces them from
 the inputs it is called with.
@@ -11,7 +12,7 @@ the inputs it is called with.
 from __future__ import annotations
 
 import math
-from decimal import Decimal, getcontext
+from decimal import Context, Decimal, localcontext
 
 import torch
 from torch import Tensor
@@ -19,33 +20,32 @@ from torch.nn.functional import pad
 
 from detharness.kernels.contract import ReductionPlan
 
-# 60 digits are far beyond fp64; the context is a local copy, so nothing outside sees it.
-_CONTEXT = getcontext().copy()
-_CONTEXT.prec = 60
-_LN2 = Decimal(2).ln(_CONTEXT)
-_LOG2E = float(_CONTEXT.divide(Decimal(1), _LN2))
+# High parts have trailing zero bits, so that k * HIGH is exact for every k that occurs (Cody and Waite, 1980). The
+# constants are computed in 60 digits, in a context of our own: the caller's decimal settings cannot move a bit.
+with localcontext(Context(prec=60)):
+    _LN2 = Decimal(2).ln()
+    _LOG2E = float(1 / _LN2)
+    _LN2_HIGH32 = 0.693359375  # 355 / 512
+    _LN2_LOW32 = float(_LN2 - Decimal(_LN2_HIGH32))
+    _LN2_HIGH64 = math.ldexp(math.floor(math.ldexp(float(_LN2), 32)), -32)
+    _LN2_LOW64 = float(_LN2 - Decimal(_LN2_HIGH64))
 
-# High parts with trailing zero bits, so that k * HIGH is exact for every k that occurs (Cody and Waite, 1980).
-_LN2_HIGH32 = 0.693359375  # 355 / 512
-_LN2_LOW32 = float(_LN2 - Decimal(_LN2_HIGH32))
-_LN2_HIGH64 = math.ldexp(math.floor(math.ldexp(float(_LN2), 32)), -32)
-_LN2_LOW64 = float(_LN2 - Decimal(_LN2_HIGH64))
-
-_HALF_PI = Decimal("1.57079632679489661923132169163975144209858469968755291")
-_HALF_PI_PARTS = []
-_rest = _HALF_PI
-for _bits in (32, 64, 96):
-    # The first parts carry 32 bits each: k * part is exact for k below 2^21.
-    _part = math.ldexp(float((_rest * 2**_bits).to_integral_value("ROUND_FLOOR")), -_bits)
-    _HALF_PI_PARTS.append(_part)
-    _rest -= Decimal(_part)
-del _rest, _bits, _part
+    _HALF_PI = Decimal("1.57079632679489661923132169163975144209858469968755291")
+    _TWO_OVER_PI = float(1 / _HALF_PI)
+    _HALF_PI_PARTS = []
+    _rest = _HALF_PI
+    for _bits in (32, 64, 96):
+        # The first parts carry 32 bits each: k * part is exact for k below 2^21.
+        _part = math.ldexp(float((_rest * 2**_bits).to_integral_value("ROUND_FLOOR")), -_bits)
+        _HALF_PI_PARTS.append(_part)
+        _rest -= Decimal(_part)
+    del _rest, _bits, _part
 
 TRIG_LIMIT = 2.0e6
 """Largest |x| that ``sin64`` and ``cos64`` reduce exactly enough; beyond it they raise."""
 
-# Minimax over [-ln2/2, ln2/2] for (exp(r) - 1 - r) / r², degree 4, fitted in fp64 and rounded to fp32.
-_EXP32 = (0.5, 0.16666666, 0.041666687, 0.0083334083, 0.0013888889, 0.00019841270)
+# Taylor coefficients from r² on; the first term left out is far below half an ulp for |r| up to ln2/2.
+_EXP32 = tuple(1.0 / math.factorial(n) for n in range(2, 9))
 _EXP64 = tuple(1.0 / math.factorial(n) for n in range(2, 15))
 _SIN = tuple((-1) ** n / math.factorial(2 * n + 1) for n in range(1, 10))
 _COS = tuple((-1) ** n / math.factorial(2 * n) for n in range(1, 11))
@@ -107,10 +107,20 @@ def log64(x: Tensor) -> Tensor:
     return torch.where(x >= 0, result, math.nan)
 
 
+def sqrt32(x: Tensor) -> Tensor:
+    """Square root of fp32, correctly rounded; negative gives NaN.
+
+    torch.sqrt may be a vector library that is not correctly rounded (MKL: 0.55 ulp in fp32, 0.72 in fp64), so its bits
+    belong to one build and one CPU. For x in [1, 4) the root is at least 2^-50 from the middle of two fp32 numbers; an
+    fp64 root within one ulp (2^-52) lies on the right side of it, so rounding it to fp32 gives the correct one.
+    """
+    return torch.sqrt(x.double()).float()
+
+
 def _quadrant(x: Tensor) -> tuple[Tensor, Tensor]:
     if bool((x.abs() > TRIG_LIMIT).any()):
         raise ValueError(f"angles beyond {TRIG_LIMIT:g} are not reduced exactly")
-    k = torch.round(x * float(1 / _HALF_PI))
+    k = torch.round(x * _TWO_OVER_PI)
     r = x
     for part in _HALF_PI_PARTS:
         r = r - k * part

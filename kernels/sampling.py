@@ -90,20 +90,24 @@ def sample(logits: Tensor, rows: SamplingRows, processed_log_softmax: Callable[[
     """Draw one token per row of ``logits`` [M, V] fp32.
 
     Temperature 0 takes the argmax, ties to the lowest id; its processed distribution is that one point (0 and -inf).
-    A row that holds NaN draws the lowest id that holds it and disturbs no other row. Processed logprobs are computed
-    with ``processed_log_softmax``, or not at all when it is None.
+    So does a row whose best logit is infinite, or becomes so when it is divided by a tiny temperature. A row that holds
+    NaN draws the lowest id that holds it, its processed row is NaN, and no other row is disturbed. Processed logprobs
+    are computed with ``processed_log_softmax``, or not at all when it is None.
     """
     table = logits[:, : rows.vocab_limit].numpy()
     tokens: list[int] = []
     processed = None if processed_log_softmax is None else torch.full_like(logits, -torch.inf)
     for row, temperature in enumerate(rows.temperature.tolist()):
-        if temperature == 0.0:
+        tempered = _tempered(table[row], temperature)
+        if tempered is None:
             # numpy documents the first occurrence for ties and for NaN; torch leaves ties open.
             token = int(np.argmax(table[row]))
             if processed is not None:
-                processed[row, token] = 0.0
+                if np.isnan(table[row, token]):
+                    processed[row, : rows.vocab_limit] = torch.nan
+                else:
+                    processed[row, token] = 0.0
         else:
-            tempered = table[row].astype(np.float64) / temperature
             keep = kept_ids(tempered, int(rows.top_k[row]), float(rows.top_p[row]), float(rows.min_p[row]))
             noise = gumbel_noise(
                 int(rows.seed[row]), int(rows.sample_index[row]), int(rows.position[row]), len(tempered)
@@ -114,3 +118,12 @@ def sample(logits: Tensor, rows: SamplingRows, processed_log_softmax: Callable[[
                 processed[row, : rows.vocab_limit] = processed_log_softmax(masked[None])[0]
         tokens.append(token)
     return SampledRows(torch.tensor(tokens, dtype=torch.int64), processed)
+
+
+def _tempered(logits: NDArray[np.float32], temperature: float) -> Floats | None:
+    """logits [V] / temperature in fp64; None where nothing is left to draw and the argmax decides."""
+    if temperature == 0.0:
+        return None
+    with np.errstate(over="ignore"):
+        tempered: Floats = logits.astype(np.float64) / temperature
+    return tempered if np.isfinite(tempered.max()) else None

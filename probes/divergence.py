@@ -65,12 +65,6 @@ class Observation:
             self.greedy,
         )
 
-    def without_logits(self) -> Observation:
-        """The same reply without its logits rows, which are large."""
-        return Observation(
-            self.token_ids, self.prompt_length, self.logprobs, self.gaps, None, self.stopped, self.greedy
-        )
-
 
 @dataclass(frozen=True)
 class Comparison:

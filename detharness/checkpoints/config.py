@@ -8,6 +8,15 @@ from typing import Literal
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
 
+MAX_LAYERS = 10_000  # Far above any model; a damaged count must not ask for memory before it is refused.
+MAX_SIZE = 2**31 - 1
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether a value read from a file is a number that fp64 holds; true and false are not numbers here."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e308 < value < 1e308
+
+
 @dataclass(frozen=True, kw_only=True)
 class RopeConfig:
     """Rotary embedding: base ``theta`` and one scaling kind with the fields it reads (others stay None)."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from detharness.checkpoints.config import Family, ModelConfig
+from detharness.checkpoints.config import MAX_LAYERS, MAX_SIZE, Family, ModelConfig, is_finite_number
 from detharness.checkpoints.rope_json import parse_rope
 from detharness.errors import CheckpointError
 
@@ -41,7 +40,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> tuple[ModelConfig, tuple
             f"{where}: hidden_act {activation!r} is not supported (supported: silu): use another model"
         )
     notes: list[str] = []
-    layers = _integer(raw, "num_hidden_layers", where)
+    layers = _integer(raw, "num_hidden_layers", where, MAX_LAYERS)
     hidden = _integer(raw, "hidden_size", where)
     heads = _integer(raw, "num_attention_heads", where)
     max_positions = _integer(raw, "max_position_embeddings", where)
@@ -106,12 +105,14 @@ def _family(raw: Mapping[str, Any], where: str) -> Family:
     return cast(Family, model_type)
 
 
-def _integer(raw: Mapping[str, Any], key: str, where: str) -> int:
+def _integer(raw: Mapping[str, Any], key: str, where: str, most: int = MAX_SIZE) -> int:
     value = raw.get(key)
     if value is None:
         raise CheckpointError(f"{where}: {key} is missing: add it")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{where}: {key} must be a whole number of at least 1, got {value!r}: correct the file")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise CheckpointError(
+            f"{where}: {key} must be a whole number from 1 to {most}, got {value!r}: correct the file"
+        )
     return value
 
 
@@ -128,7 +129,7 @@ def _epsilon(raw: Mapping[str, Any], where: str) -> float:
     value = raw.get("rms_norm_eps")
     if value is None:
         raise CheckpointError(f"{where}: rms_norm_eps is missing: add it")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if not is_finite_number(value) or value < 0:
         raise CheckpointError(f"{where}: rms_norm_eps must be a number of at least 0, got {value!r}: correct the file")
     return float(value)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from detharness.checkpoints.config import Family, ModelConfig, RopeConfig
+from detharness.checkpoints.config import MAX_LAYERS, MAX_SIZE, Family, ModelConfig, RopeConfig, is_finite_number
 from detharness.checkpoints.config_json import check_sizes
 from detharness.errors import CheckpointError
 
@@ -146,7 +146,7 @@ class _Metadata:
         value = self.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_finite_number(value):
             raise self.error(key, f"must be one finite number, got {value!r}")
         return float(value)
 
@@ -164,8 +164,9 @@ class _Metadata:
             return None
         if isinstance(value, list):
             raise self.error(key, "differs between layers, which is not supported", "use another model")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(key, f"must be a whole number of at least 1, got {value!r}")
+        most = MAX_LAYERS if key == "block_count" else MAX_SIZE
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(key, f"must be a whole number from 1 to {most}, got {value!r}")
         return value
 
     def integer(self, key: str) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detharness.checkpoints.config import RopeConfig
+from detharness.checkpoints.config import RopeConfig, is_finite_number
 from detharness.errors import CheckpointError
 
 _KINDS = ("default", "linear", "llama3", "yarn")
@@ -120,7 +119,7 @@ def _number(settings: Mapping[str, Any], key: str, where: str) -> float | None:
     value = settings.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_finite_number(value):
         raise CheckpointError(f"{where}: {key} must be a finite number, got {value!r}: correct the file")
     return float(value)
 

@@ -1,4 +1,4 @@
-"""Attention as simple engines do it: one right-padded ``scaled_dot_product_attention`` call over the step's requests."""
+"""Attention as simple engines do it: one right-padded ``scaled_dot_product_attention`` call per step."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from detharness.kernels.contract import PagedBatch, ReductionPlan, Schedule, tree_plan
 from detharness.kernels.elementary import exp32, tree_sum
 from detharness.kernels.pytorch.products import BatchedProduct
-from detharness.kernels.pytorch.tiles import TileProbe, cut
+from detharness.kernels.pytorch.tiles import TileProbe, cut, shared_schedule
 
 GRID = 64  # Tokens per KV block.
 PARTIALS = 1 << 24  # Scores held at once; larger steps are worked through in pieces, which is schedule.
@@ -61,8 +61,8 @@ class AttentionKernel:
         if width not in self._products:
             scores = BatchedProduct(f"attention scores {width}x{GRID}", width, GRID, transposed=True)
             values = BatchedProduct(f"attention values {GRID}x{width}", GRID, width, transposed=False)
-            common = tuple(size for size in scores.schedule.row_tiles if size in values.schedule.row_tiles)
-            self._products[width] = scores, values, Schedule(common)
+            schedule = shared_schedule(f"attention {width}", [scores.probe.schedule, values.probe.schedule])
+            self._products[width] = scores, values, schedule
             merge = ReductionPlan("attention.values", GRID, 1, GRID, "certified-bmm", "ascending")
             depth = ReductionPlan("attention.scores", width, 1, width, "certified-bmm", "ascending")
             self.plans |= {merge.id, depth.id, self._sum_plan.id}
@@ -79,7 +79,7 @@ class AttentionKernel:
         held = self._layout
         if held is None or held[0] is not batch or held[1:4] != (group, width, window):
             self._layout = held = (batch, group, width, window, _layout(batch, group, window, schedule))
-        grouped = q.float().view(rows, kv_heads, group, width)
+        grouped = q.float().reshape(rows, kv_heads, group, width)
         output = torch.empty(rows, kv_heads, group, width)
         for tiles in held[4]:
             result = self._attend(grouped, k_pages, v_pages, tiles, scale)

@@ -11,9 +11,11 @@ from torch.nn.functional import pad
 
 from detharness.kernels.contract import ReductionPlan, Schedule, tree_plan
 from detharness.kernels.elementary import pairwise_sum
-from detharness.kernels.pytorch.tiles import TileProbe, cut, probe_tiles
+from detharness.kernels.pytorch.tiles import TileProbe, cut, probe_tiles, shared_schedule
 
-PANEL = 4096  # Output columns per product: bounds the partials' memory. Part of the schedule: columns do not mix.
+# Output columns per product: bounds the partials' memory. A library may choose its order of additions by the number of
+# columns (one column alone gives other bits with MKL), so this is no schedule: it is fixed by the weight's shape.
+PANEL = 4096
 
 LEAF_ORDER = "certified-bmm"
 
@@ -26,15 +28,20 @@ class PackedLinear:
     bias: Tensor | None
     plan: ReductionPlan
     schedule: Schedule
+    probes: tuple[TileProbe, ...]
 
 
 class LinearKernel:
     """Packs and multiplies; keeps the probe of every panel shape seen, so that each is probed once."""
 
     def __init__(self) -> None:
-        self._schedules: dict[tuple[int, int, int], Schedule] = {}
-        self.probes: list[TileProbe] = []
+        self._probes: dict[tuple[int, int, int], TileProbe] = {}
         self.plans: set[str] = set()
+
+    @property
+    def probes(self) -> list[TileProbe]:
+        """Probes of the panel shapes seen so far."""
+        return list(self._probes.values())
 
     def pack(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedLinear:
         """weights [N_i, K] and biases [N_i] or None, joined along N (a missing bias counts as zeros beside others)."""
@@ -45,31 +52,28 @@ class LinearKernel:
         padded = pad(weight, (0, plan.leaves * plan.leaf_length - length))
         leaves = padded.view(rows, plan.leaves, plan.leaf_length).permute(1, 2, 0)
         panels = tuple(panel.contiguous() for panel in torch.split(leaves, PANEL, dim=2))
-        schedules = [self._schedule(panel, plan) for panel in panels]
+        probes = tuple(self._probe(panel) for panel in panels)
         # A wide weight ends in a narrower panel: rows are cut by sizes that every panel allows.
-        common = tuple(size for size in schedules[0].row_tiles if all(size in s.row_tiles for s in schedules))
+        schedule = shared_schedule(plan.id, [probe.schedule for probe in probes])
         bias = None
         if any(part is not None for part in biases):
             bias = torch.cat(
                 [torch.zeros(w.shape[0]) if b is None else b.float() for w, b in zip(weights, biases, strict=True)]
             )
-        return PackedLinear(panels, bias, plan, Schedule(common))
+        return PackedLinear(panels, bias, plan, schedule, probes)
 
-    def _schedule(self, panel: Tensor, plan: ReductionPlan) -> Schedule:
+    def _probe(self, panel: Tensor) -> TileProbe:
         leaves, leaf_length, columns = panel.shape
         shape = (leaves, leaf_length, columns)
-        if shape not in self._schedules:
-            schedule, probe = probe_tiles(
-                f"linear {leaves}x{leaf_length}x{columns}",
-                lambda tile: _panel_product(tile, panel),
-                leaves * leaf_length,
-            )
-            self._schedules[shape] = schedule
-            self.probes.append(probe)
-        return self._schedules[shape]
+        if shape not in self._probes:
+            name = f"linear {leaves}x{leaf_length}x{columns}"
+            self._probes[shape] = probe_tiles(name, lambda tile: _panel_product(tile, panel), leaves * leaf_length)
+        return self._probes[shape]
 
     def __call__(self, x: Tensor, packed: PackedLinear) -> Tensor:
         """x [M, K] fp32 or bf16 -> [M, N] in x.dtype."""
+        for probe in packed.probes:
+            probe.check_threads()
         plan = packed.plan
         wide = pad(x.float(), (0, plan.leaves * plan.leaf_length - plan.length))
         columns = sum(panel.shape[2] for panel in packed.panels)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detharness.kernels.contract import ReductionPlan, tree_plan
-from detharness.kernels.elementary import exp32, log64, tree_sum
+from detharness.kernels.elementary import exp32, log64, sqrt32, tree_sum
 
 
 def norm_plan(length: int) -> ReductionPlan:
@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., K] -> x / sqrt(mean(x²) + eps) * weight in fp32, rounded once to x.dtype."""
     wide = x.float()
     mean = tree_sum(wide * wide, norm_plan(x.shape[-1])) / x.shape[-1]
-    scale = 1.0 / torch.sqrt(mean + eps)
+    scale = 1.0 / sqrt32(mean + eps)
     return (wide * scale[..., None] * weight.float()).to(x.dtype)
 
 

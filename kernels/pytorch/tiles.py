@@ -3,13 +3,14 @@
 A library picks its order of additions from the shape it is given. So rows are cut into tiles of fixed sizes, the last
 one zero-padded, and no other shape is ever handed to the library. What remains to be known about a tile size is finite
 and is probed on this host: a row gives the same bits in every slot, beside any neighbours (NaN, infinite, huge), under
-every thread count, and under every tile size of the schedule. Sizes that disagree are dropped; if none is pure, the
-kernel refuses to run.
+several thread counts, and under every tile size of the schedule. Sizes that disagree are dropped; if none is pure, the
+kernel refuses to run. It also refuses a thread count that was not probed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,11 +34,25 @@ class TileProbe:
     product: str
     kept: tuple[int, ...]
     dropped: tuple[int, ...]
-    threads: int
+    threads: tuple[int, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The sizes kept."""
+        return Schedule(self.kept)
+
+    def check_threads(self) -> None:
+        """KernelError when torch runs with a thread count that was not probed."""
+        count = torch.get_num_threads()
+        if count not in self.threads:
+            raise KernelError(
+                f"{self.product} was probed with {self.threads} threads, and torch now runs {count}: "
+                "set torch's threads to one of these, or to their final number before the model is loaded"
+            )
 
 
-def probe_tiles(name: str, product: Product, width: int) -> tuple[Schedule, TileProbe]:
-    """Return the tile sizes under which ``product`` is row-pure on this host; KernelError when there is none.
+def probe_tiles(name: str, product: Product, width: int) -> TileProbe:
+    """Find the tile sizes under which ``product`` is row-pure on this host; KernelError when there is none.
 
     The reference is the largest size that is pure by itself; the others must give its bits.
     """
@@ -53,12 +68,28 @@ def probe_tiles(name: str, product: Product, width: int) -> tuple[Schedule, Tile
         if torch.equal(reference, result):
             kept.insert(0, size)
     if not kept:
-        raise KernelError(
-            f"{name}: no row tile of {CANDIDATE_TILES} gives the same bits in every slot on this host, "
-            "so the invariant kernels cannot run here; use --kernels torch"
-        )
+        raise _refusal(name, f"no row tile of {CANDIDATE_TILES} gives the same bits in every slot")
     dropped = tuple(size for size in CANDIDATE_TILES if size not in kept)
-    return Schedule(tuple(kept)), TileProbe(name, tuple(kept), dropped, torch.get_num_threads())
+    return TileProbe(name, tuple(kept), dropped, thread_counts())
+
+
+def shared_schedule(name: str, schedules: Sequence[Schedule]) -> Schedule:
+    """Return the tile sizes that all ``schedules`` allow; KernelError when there is none."""
+    shared = tuple(size for size in CANDIDATE_TILES if all(size in schedule.row_tiles for schedule in schedules))
+    if not shared:
+        raise _refusal(name, "its parts share no row tile that gives the same bits in every slot")
+    return Schedule(shared)
+
+
+def _refusal(name: str, finding: str) -> KernelError:
+    return KernelError(f"{name}: {finding} on this host, so the invariant kernels cannot run here; use --kernels torch")
+
+
+def thread_counts() -> tuple[int, ...]:
+    """The thread counts a probe plays: 1, 2, 4, ... up to what this process may use, that number, and torch's own."""
+    most = max(2, len(os.sched_getaffinity(0)), torch.get_num_threads())
+    powers = (1 << power for power in range(most.bit_length()))
+    return tuple(sorted({*powers, most, torch.get_num_threads()}))
 
 
 def _by_tiles(product: Product, rows: Tensor, size: int) -> Tensor:
@@ -76,15 +107,25 @@ def _pure(product: Product, rows: Tensor, size: int, expected: Tensor) -> bool:
             tile[slot] = rows[slot]
             if not torch.equal(product(tile)[slot], expected[slot]):
                 return False
-    for threads in range(1, torch.get_num_threads() + 1):
-        with _threads(threads):
+    # For any two slots, one is hostile and the other is not in some tile: no leak from slot to slot is missed.
+    slots = torch.arange(size)
+    cycle = torch.tensor(HOSTILE)[slots % len(HOSTILE), None]
+    for bit in range(size.bit_length() - 1):
+        for side in (0, 1):
+            foul = (slots >> bit) % 2 == side
+            tile = torch.where(foul[:, None], cycle, rows[:size])
+            if not torch.equal(product(tile)[~foul], expected[:size][~foul]):
+                return False
+    for threads in thread_counts():
+        with on_threads(threads):
             if not torch.equal(_by_tiles(product, rows, size), expected):
                 return False
     return True
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def on_threads(count: int) -> Iterator[None]:
+    """Run the body with ``count`` intra-op threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -16,7 +16,10 @@ Counters = dict[str, int | list[int]]
 
 @dataclass(frozen=True)
 class AxisDepth:
-    """How far an axis is taken: how many probes (None all), reply tokens (None all), and which of its levels."""
+    """How far an axis is taken: how many probes (None all), reply tokens (None all), and which of its levels.
+
+    Axes on the common play take every probe, since all of them are in it anyway.
+    """
 
     probes: int | None = None
     tokens: int | None = None

@@ -314,3 +314,32 @@ def test_bias_flags(family: str, biases: tuple[bool, bool, bool]) -> None:
 )
 def test_refusals_name_the_field(changes: dict[str, Any], message: str) -> None:
     assert message in refusal(**changes)
+
+
+WEIRD: list[Any] = [None, True, -1, 0, 1, 2.5, float("inf"), "x", "", [], [1], {}, {"a": 1}, [None], 10**400]
+KEYS = [*raw(), "rope_scaling", "rope_parameters", "layer_types", "head_dim", "quantization_config", "hidden_act"]
+KEYS += [
+    "text_config",
+    "use_sliding_window",
+    "max_window_layers",
+    "attention_bias",
+    "mlp_bias",
+    "partial_rotary_factor",
+]
+YARN_KEYS = ["type", "rope_type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast"]
+YARN_KEYS += ["beta_slow", "mscale", "mscale_all_dim", "truncate", "rope_theta", "full_attention", "finetuned"]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_no_value_of_another_type_escapes_as_another_error(family: str) -> None:
+    changes = [{key: value} for key in KEYS for value in WEIRD]
+    yarn = {"type": "yarn", "factor": 2.0}
+    changes += [{"rope_scaling": {**yarn, key: value}} for key in YARN_KEYS for value in WEIRD]
+    changes += [{"use_sliding_window": True, **change} for change in changes]
+    refused = 0
+    for change in changes:
+        try:
+            parsed(family, **change)
+        except CheckpointError:
+            refused += 1
+    assert refused > len(changes) / 3
