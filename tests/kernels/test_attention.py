@@ -235,6 +235,32 @@ def test_a_block_that_is_masked_for_a_row_is_an_exact_no_op(ours, same_bits):
         assert same_bits(play(ours, [(restored, 60, 70)], window=3)[0][3:], expected[3:])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("foul", [float("nan"), float("inf"), float("-inf")])
+def test_not_even_its_own_later_tokens_reach_a_row(ours, same_bits, foul, dtype):
+    # Token 64 starts block 1; rows 50 to 69 share tiles and blocks with it. Key and value of head 0 alone are foul.
+    calm, wild = history(70, 4, 2, 16, dtype), history(70, 4, 2, 16, dtype)
+    for token in (60, 64, 69):
+        wild.k[token, 0], wild.v[token, 0, 3] = foul, foul
+        expected = play(ours, [(calm, 50, 70)])[0]
+        rows = play(ours, [(wild, 50, 70)])[0]
+        assert same_bits(rows[: token - 50], expected[: token - 50])
+        assert same_bits(rows[:, 2:], expected[:, 2:])  # The heads of the other key head.
+        assert torch.isnan(rows[token - 50 :, :2, 3]).all()  # It is not swept under the rug where it is seen.
+        wild.k[token, 0], wild.v[token, 0] = calm.k[token, 0], calm.v[token, 0]
+
+
+def test_a_value_that_is_not_finite_fouls_its_own_component_alone(ours, same_bits):
+    calm, wild = history(70, 4, 2, 16, torch.float32), history(70, 4, 2, 16, torch.float32)
+    wild.v[10, 0, 3] = torch.nan
+    for window in (None, 20):
+        expected, rows = (play(ours, [(sequence, 0, 70)], window=window)[0] for sequence in (calm, wild))
+        last = 70 if window is None else 10 + window
+        assert torch.isnan(rows[10:last, :2, 3]).all()
+        rows[10:last, :2, 3] = expected[10:last, :2, 3]
+        assert same_bits(rows, expected)
+
+
 def test_the_first_token_attends_itself(ours):
     sequence = history(1, 4, 2, 16, torch.float32)
     expected = sequence.v.repeat_interleave(2, dim=1)
