@@ -31,10 +31,10 @@ def budget_tokens(arrival: Arrival) -> int:
 class Bench:
     """What scenarios are built from.
 
-    config: base configuration. tokens: reply length at full horizon. small_pool: pages of the pool that traffic
-    with preemption runs in (None: sized to hold about half of the traffic). replies: solo replies by probe id,
-    known once they were played. host_threads: cores this process may use; baseline_threads: threads the solo
-    replies were computed with.
+    config: base configuration. together_tokens: reply length of the common play (None: full). small_pool: pages of
+    the pool that traffic with preemption runs in (None: sized to hold about half of the traffic). chunk_budget: one
+    more step budget to cut prompts with. replies: solo replies by probe id, known once they were played.
+    host_threads: cores this process may use; baseline_threads: threads the solo replies were computed with.
     """
 
     probes: tuple[Probe, ...]
@@ -45,6 +45,7 @@ class Bench:
     small_pool: int | None = None
     chunk_budget: int | None = None
     filler_count: int = 4
+    together_tokens: int | None = None
     round: int = 0
     host_threads: int = 1
     baseline_threads: int = 1
@@ -54,12 +55,14 @@ class Bench:
         """Fillers for one use; another label or another round draws others."""
         return Fillers(self.seed, f"{self.round}/{label}", self.vocab_size, self.probes)
 
-    def pick(self, count: int | None) -> tuple[Probe, ...]:
-        """``count`` probes, the longest first (long prompts move most), then in file order; None: all of them."""
-        if count is None or count >= len(self.probes):
-            return self.probes
-        longest = max(self.probes, key=lambda probe: len(probe.token_ids))
-        return (longest, *(probe for probe in self.probes if probe is not longest))[:count]
+    def longest(self, count: int | None) -> tuple[Probe, ...]:
+        """``count`` probes, the longest prompt first (long ones move most), then in file order; None: all of them."""
+        first = max(self.probes, key=lambda probe: len(probe.token_ids))
+        return (first, *(probe for probe in self.probes if probe is not first))[:count]
+
+    def shortest(self, count: int | None) -> tuple[Probe, ...]:
+        """``count`` probes by length of prompt: several copies of a long one are mostly prefill. None: all of them."""
+        return tuple(sorted(self.probes, key=lambda probe: len(probe.token_ids)))[:count]
 
     def horizon(self, tokens: int | None) -> int:
         """The longest reply asked for, cut to ``tokens``."""
@@ -117,7 +120,8 @@ class Bench:
     def together(self) -> Scenario:
         """All probes and fillers at once: the common reference of axes that need neighbours."""
         watches = [Watch(p.id, p.id, None, TOGETHER, solo_reference(p.id)) for p in self.probes]
-        return self.scenario(self.together_key, self.all_probes(None) + self.neighbours(None), watches)
+        tokens = self.together_tokens
+        return self.scenario(self.together_key, self.all_probes(tokens) + self.neighbours(tokens), watches)
 
     @property
     def together_key(self) -> str:

@@ -18,9 +18,15 @@ from detharness.probes.axes.axis import AxisDepth
 
 @dataclass(frozen=True)
 class ArmDepth:
-    """What one arm plays. ``combined``: covering rows (None: all of them), each cut to ``combined_tokens``."""
+    """What one arm plays.
+
+    tokens: every reply of the arm is cut to this length (None: not cut). together_tokens: the common play's.
+    combined: covering rows (None: all of them), each cut to ``combined_tokens``. filler_count: random neighbours.
+    """
 
     axes: Mapping[str, AxisDepth]
+    tokens: int | None = None
+    together_tokens: int | None = None
     combined: int | None = 0
     combined_tokens: int | None = None
     filler_count: int = 4
@@ -29,24 +35,27 @@ class ArmDepth:
 DEFAULT: Mapping[str, ArmDepth] = {
     "fp32": ArmDepth(
         axes={
-            "batch_size": AxisDepth(probes=2, tokens=24, levels=("size=2", "size=5")),
-            "slot": AxisDepth(probes=2, tokens=24, levels=("copies=2", "copies=5")),
+            "batch_size": AxisDepth(probes=2, levels=("size=2", "size=5")),
+            "slot": AxisDepth(probes=2, levels=("copies=2", "copies=5")),
         },
+        tokens=12,
     ),
     "bf16": ArmDepth(
         axes={
-            "batch_size": AxisDepth(probes=2, tokens=24, levels=("size=2", "size=5")),
-            "slot": AxisDepth(probes=2, tokens=24, levels=("copies=2", "copies=5")),
-            "content": AxisDepth(levels=("foreign", "ragged")),
-            "chunk": AxisDepth(probes=2, levels=("one_over",)),
-            "prefix_cache": AxisDepth(probes=2, levels=("warm", "follow_up")),
-            "page_size": AxisDepth(tokens=16, levels=("odd",)),
-            "page_placement": AxisDepth(tokens=16, levels=("permuted_nan",)),
-            "preemption": AxisDepth(probes=2, levels=("recompute",)),
-            "threads": AxisDepth(tokens=16),
+            "batch_size": AxisDepth(probes=1, tokens=12, levels=("size=2", "size=5")),
+            "slot": AxisDepth(probes=1, tokens=12, levels=("copies=2", "copies=5")),
+            "content": AxisDepth(tokens=24, levels=("foreign", "ragged")),
+            "chunk": AxisDepth(probes=1, tokens=16, levels=("one_over",)),
+            "prefix_cache": AxisDepth(probes=1, tokens=48, levels=("warm", "follow_up")),
+            "page_size": AxisDepth(tokens=8, levels=("odd",)),
+            "page_placement": AxisDepth(tokens=8, levels=("permuted_nan",)),
+            "preemption": AxisDepth(probes=2, tokens=36, levels=("recompute",)),
+            "threads": AxisDepth(tokens=8),
         },
-        combined=2,
-        combined_tokens=24,
+        together_tokens=24,
+        combined=1,
+        combined_tokens=16,
+        filler_count=2,
     ),
 }
 
@@ -58,7 +67,7 @@ def depth_for(dtype: str, axes: tuple[str, ...] | None, *, traffic: bool) -> Arm
     """
     if axes is not None:
         combined = None if set(axes) == set(AXES) else 0
-        return ArmDepth({name: AxisDepth() for name in axes}, combined)
+        return ArmDepth({name: AxisDepth() for name in axes}, combined=combined)
     if traffic:
         return ArmDepth({})
     return DEFAULT[dtype]

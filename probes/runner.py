@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from detharness.probes.arm_plan import arm_scenarios, foreseen_cost
+from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
 from detharness.probes.bench import Bench
@@ -103,11 +103,7 @@ class _ArmRun:
         self._arm = arm
         self._target = target
         self._plan = plan
-        self._bench = replace(
-            bench,
-            config=replace(bench.config, dtype=arm.dtype),
-            filler_count=plan.depths[arm.name].filler_count,
-        )
+        self._bench = fitted(replace(bench, config=replace(bench.config, dtype=arm.dtype)), plan.depths[arm.name])
         self._journal = journal
         self._advance = advance
         self._greedy = {probe.id: probe.sampling.temperature == 0 for probe in bench.probes}

@@ -210,6 +210,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
                 "role": arm.role,
                 "axes": list(plan.depths[arm.name].axes),
                 "combined_rows": plan.depths[arm.name].combined,
+                "reply_tokens": plan.depths[arm.name].tokens,
             }
             for arm in plan.arms
         ],

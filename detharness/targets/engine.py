@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from detharness.checkpoints.chat_template import DEFAULT_DATE
 from detharness.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from detharness.engine.decoder import Decoder
 from detharness.engine.loop import Engine
@@ -43,6 +44,7 @@ class EngineTarget:
         self.checkpoint = self._checkpoints[dtype]
         self._decoder: Decoder | None = None
         self._trace: list[StepRecord] = []
+        self._rendering_notes: list[str] = []
         self._observing: list[_Collector] = []
 
     @property
@@ -77,8 +79,11 @@ class EngineTarget:
         return EngineTarget(self.model, kernels, dtype or self.dtype, self._checkpoints)
 
     def describe(self) -> dict[str, Any]:
-        """What belongs in a manifest: digests, family, end tokens and everything the loader noted."""
+        """What belongs in a manifest: digests, family, end tokens, the chat template with the date it was told, and
+        everything noted while loading and rendering.
+        """
         checkpoint = self.checkpoint
+        template = checkpoint.chat_template
         return {
             "model": self.model,
             "kind": checkpoint.kind,
@@ -87,7 +92,8 @@ class EngineTarget:
             "tokenizer_digest": checkpoint.tokenizer.digest,
             "eos_token_ids": list(checkpoint.eos_token_ids),
             "context_length": self.context_length,
-            "notes": list(checkpoint.notes),
+            "chat_template": template and {"digest": template.digest, "date": DEFAULT_DATE.isoformat()},
+            "notes": [*checkpoint.notes, *self._rendering_notes],
         }
 
     def tokenize(self, text: str) -> tuple[int, ...]:
@@ -99,7 +105,9 @@ class EngineTarget:
         template = self.checkpoint.chat_template
         if template is None:
             raise RequestError(f"{self.model} has no chat template: give 'prompt' or 'token_ids' instead of 'messages'")
-        return template.render(messages, self.checkpoint.tokenizer).token_ids
+        rendered = template.render(messages, self.checkpoint.tokenizer)
+        self._rendering_notes += [note for note in rendered.notes if note not in self._rendering_notes]
+        return rendered.token_ids
 
     def detokenize(self, token_ids: Many[int]) -> str:
         """Text of token ids."""

@@ -29,10 +29,11 @@ class LibraryKernels(KernelSet):
 
     def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Any:
         """Join along N; see the contract."""
-        present = [bias for bias in biases if bias is not None]
-        return _Weight(
-            weights[0] if len(weights) == 1 else torch.cat(list(weights)), torch.cat(present) if present else None
-        )
+        bias = None
+        if any(part is not None for part in biases):
+            # A part without a bias has zeros beside others that have one.
+            bias = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
+        return _Weight(weights[0] if len(weights) == 1 else torch.cat(list(weights)), bias)
 
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """See the contract."""

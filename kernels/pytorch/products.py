@@ -14,8 +14,9 @@ COUNTS = tuple(1 << power for power in range(11))  # 1 to 1,024 items per librar
 class BatchedProduct:
     """One product shape (K, N). ``transposed`` says the right side arrives as [items, N, K].
 
-    Item counts are padded to a power of two, so the library sees a finite set of shapes; each count is compared with
-    single items before its first use, and left out if it differs; if none is left, the product refuses to run.
+    Items are cut into powers of two, so the library sees a finite set of shapes; each count is compared with single
+    items before its first use, and left out if it differs (the last piece is zero-padded when 1 is left out); if none
+    is left, the product refuses to run.
     """
 
     def __init__(self, name: str, depth: int, columns: int, *, transposed: bool) -> None:
@@ -65,12 +66,18 @@ class BatchedProduct:
         start = 0
         while start < items:
             rest = items - start
-            count = next((c for c in counts if c >= rest), counts[-1])
+            count = next((c for c in reversed(counts) if c <= rest), counts[0])
             filled = min(rest, count)
             piece_left, piece_right = left[start : start + filled], right[start : start + filled]
             if filled < count:
                 piece_left = torch.cat([piece_left, piece_left.new_zeros(count - filled, *left.shape[1:])])
                 piece_right = torch.cat([piece_right, piece_right.new_zeros(count - filled, *right.shape[1:])])
-            results.append(self._multiply(piece_left.contiguous(), piece_right.contiguous())[:filled])
+            results.append(self._multiply(_aligned(piece_left), _aligned(piece_right))[:filled])
             start += filled
         return results[0] if len(results) == 1 else torch.cat(results)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """x contiguous at a 64-byte boundary, where the probe's own operands stand: a library may look at addresses."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 64 == 0 else x.clone()

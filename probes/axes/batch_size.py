@@ -29,7 +29,7 @@ class BatchSize(Axis):
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """One play per probe and size."""
         plays = []
-        for probe in bench.pick(depth.probes):
+        for probe in bench.shortest(depth.probes):
             plays.append(bench.solo(probe))
             for size in SIZES:
                 if not depth.has(size_level(size)):

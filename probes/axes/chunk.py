@@ -31,7 +31,7 @@ class Chunk(Axis):
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """Each probe alone under each chunk size that cuts it."""
         plays = []
-        for probe in bench.pick(depth.probes):
+        for probe in bench.longest(depth.probes):
             plays.append(bench.solo(probe))
             for level, chunk in self._chunks(bench, probe):
                 if not depth.has(level):

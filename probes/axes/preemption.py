@@ -50,7 +50,7 @@ class Preemption(Axis):
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """For each probe: the matched reference, then the small pool."""
         plays = []
-        for probe in bench.pick(depth.probes):
+        for probe in bench.longest(depth.probes):
             tokens = min(bench.horizon(depth.tokens), probe.sampling.max_tokens)
             fillers = bench.fillers(f"preemption/{probe.id}")
             earliest = tokens // 2

@@ -23,7 +23,7 @@ class PrefixCache(Axis):
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """Cold, then warm, for each probe."""
         plays = []
-        for probe in bench.pick(depth.probes):
+        for probe in bench.longest(depth.probes):
             plays.append(bench.solo(probe))
             if depth.has("warm"):
                 plays.append(self._warm(bench, probe, depth))

@@ -25,7 +25,7 @@ class Slot(Axis):
         """Copies of each probe, and the common play in other orders."""
         plays = [
             self._copies(bench, probe_id, size, depth)
-            for probe_id in (probe.id for probe in bench.pick(depth.probes))
+            for probe_id in (probe.id for probe in bench.shortest(depth.probes))
             for size in SIZES
             if depth.has(f"copies={size}")
         ]

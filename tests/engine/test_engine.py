@@ -315,3 +315,19 @@ def test_an_arrival_can_be_cancelled_by_the_script(target):
     assert played.completions["goes", 0].finish_reason == "aborted"
     assert len(played.completions["goes", 0].token_ids) == 5
     assert list(played.completions) == [("stays", 0), ("goes", 0)]
+
+
+def test_the_description_holds_digests_the_frozen_date_and_what_rendering_changed(tiny_folder):
+    from detharness.targets.engine import EngineTarget
+
+    folder = tiny_folder("llama", rope_theta=5000.0)
+    (folder / "chat_template.jinja").write_text(
+        "{{ strftime_now('%Y') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    target = EngineTarget(str(folder), "invariant", "fp32")
+    tokens = target.render_chat([{"role": "user", "content": None}, {"role": "user", "content": "hi"}])
+    assert target.detokenize(tokens) == "2024hi"
+    described = target.describe()
+    assert described["chat_template"] == {"digest": target.checkpoint.chat_template.digest, "date": "2024-07-26"}
+    assert len(described["model_digest"]) == 64
+    assert any("content" in note for note in described["notes"])

@@ -133,6 +133,13 @@ def test_an_element_does_not_depend_on_where_it_stands(same_bits, name):
     assert moved_elements(function, x, same_bits) == 0
 
 
+def test_exp32_of_many_elements_is_worked_through_in_pieces(same_bits):
+    x = torch.randn(3, 70_001, generator=torch.Generator().manual_seed(9)) * 30
+    expected = torch.cat([exp32(part) for part in torch.split(x.flatten(), 1001)]).view(3, -1)
+    assert same_bits(exp32(x), expected)
+    assert same_bits(exp32(x.T), expected.T)
+
+
 def test_torchs_sigmoid_fails_the_same_check_where_its_tail_differs(same_bits):
     candidates = torch.randn(2048, generator=torch.Generator().manual_seed(6)) * 3
     alone = torch.cat([torch.sigmoid(candidates[i : i + 1]) for i in range(2048)])
