@@ -16,6 +16,17 @@ namespace {
 
 constexpr int64_t kPanel = 32;
 
+// How far ahead of the sum weights are fetched. A panel is one stretch of memory, but too many of them are read
+// side by side for the hardware to look far enough.
+constexpr int64_t kAhead = 4096;
+
+template <class W>
+DH_INLINE void fetch(const W* w) {
+    const char* at = reinterpret_cast<const char*>(w) + kAhead;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + 64);
+}
+
 struct Plan {
     int64_t length, leaves, leaf_length;
 
@@ -32,7 +43,7 @@ struct Tile {
 };
 #if DETHARNESS_VECTOR_BITS == 512
 constexpr int kMaxRows = 14;
-constexpr Tile tile_of(int rows) { return rows == 1 ? Tile{2, 4} : rows <= 3 ? Tile{2, 4} : rows <= 6 ? Tile{2, 2} : Tile{2, 1}; }
+constexpr Tile tile_of(int rows) { return rows <= 3 ? Tile{2, 4} : rows <= 6 ? Tile{2, 2} : Tile{2, 1}; }
 #elif DETHARNESS_VECTOR_BITS == 256
 constexpr int kMaxRows = 6;
 constexpr Tile tile_of(int rows) { return rows == 1 ? Tile{2, 2} : rows <= 3 ? Tile{2, 1} : Tile{1, 1}; }
@@ -44,10 +55,14 @@ constexpr int kMaxRows = 3;
 constexpr Tile tile_of(int rows) { return rows == 1 ? Tile{2, 1} : Tile{1, 1}; }
 #endif
 
+constexpr int kOddRows = 8;    // Tiles above this have an even number of rows.
+constexpr int kFewLeaves = 8;  // Fewer than this means K below eight: too short for a tile of its own.
+
 // One leaf step: acc += x[k] * w[k], for fp32 weights one k, for bf16 weights the pair k, k+1 or its first half.
 template <int R, int P>
 DH_INLINE void step(F16 (&acc)[P][R], const float* x, const float* w) {
     F16 weight[P];
+    fetch(w);
     DH_UNROLL for (int p = 0; p < P; ++p) weight[p] = load(w + p * kLanes);
     DH_UNROLL for (int r = 0; r < R; ++r) {
         F16 row = broadcast(x[r]);
@@ -67,6 +82,7 @@ DH_INLINE void unpack_pair(const uint16_t* w, F16& even, F16& odd) {
 template <int R, int P, bool Odd>
 DH_INLINE void step_pair(F16 (&acc)[P][R], const float* x, const uint16_t* w) {
     F16 even[P], odd[P];
+    fetch(w);
     DH_UNROLL for (int p = 0; p < P; ++p) unpack_pair(w + 2 * p * kLanes, even[p], odd[p]);
     DH_UNROLL for (int r = 0; r < R; ++r) {
         F16 row = broadcast(x[r]);
@@ -136,7 +152,7 @@ DH_INLINE void leaf_group(const float* x, const uint16_t* w, const Plan& plan, i
 struct Output {
     void* data;  // [M, N] fp32 or bf16.
     bool bf16;
-    int64_t columns;
+    int64_t rows, columns;
     const float* bias;  // [N rounded up to a panel], or null.
 };
 
@@ -173,12 +189,14 @@ void run_tile(const float* x, const W* w, const Plan& plan, const Output& output
                 F16 bias = load(output.bias + column);
                 DH_UNROLL for (int r = 0; r < R; ++r) total[p][r] = total[p][r] + bias;
             }
-            DH_UNROLL for (int r = 0; r < R; ++r) {
-                int64_t at = (row + r) * output.columns + column;
+            alignas(64) float done[R][kLanes];
+            DH_UNROLL for (int r = 0; r < R; ++r) store(done[r], total[p][r]);
+            for (int64_t r = 0; r < std::min<int64_t>(R, output.rows - row); ++r) {
+                const int64_t at = (row + r) * output.columns + column;
                 if (output.bf16)
-                    write(static_cast<uint16_t*>(output.data) + at, total[p][r], left);
+                    write(static_cast<uint16_t*>(output.data) + at, load(done[r]), left);
                 else
-                    write(static_cast<float*>(output.data) + at, total[p][r], left);
+                    write(static_cast<float*>(output.data) + at, load(done[r]), left);
             }
         }
     }
@@ -192,24 +210,36 @@ TileFunction<W> tile_function(int rows, int64_t leaves) {
     if constexpr (R == 0) {
         return nullptr;
     } else {
-        if (rows != R) return tile_function<W, R - 1>(rows, leaves);
         constexpr Tile tile = tile_of(R);
-        // Fewer than eight leaves means K below eight: too short to care.
-        return leaves % tile.leaves ? run_tile<R, tile.panels, 1, W> : run_tile<R, tile.panels, tile.leaves, W>;
+        if constexpr (R > kOddRows && R % 2) return tile_function<W, R - 1>(rows, leaves);
+        if (rows != R) return tile_function<W, R - 1>(rows, leaves);
+        if constexpr (R == 1)  // RowTiles sees to it that trees this small come row by row.
+            if (leaves < kFewLeaves) return run_tile<1, 1, 1, W>;
+        return run_tile<R, tile.panels, tile.leaves, W>;
     }
 }
 
-// Rows cut into tiles of nearly equal size, each transposed to [K][rows] so that a step reads neighbours.
+// Rows cut into tiles of nearly equal size, each transposed to [K][size] so that a step reads neighbours. Above
+// kOddRows the sizes are even, which halves the code; the last row of the last tile may then be padding.
 struct RowTiles {
-    int64_t rows, count;
+    int64_t rows, unit, units, count;
 
-    int64_t begin(int64_t tile) const { return tile * rows / count; }
+    RowTiles(int64_t rows, const Plan& plan) : rows(rows), unit(rows > kOddRows && kMaxRows > kOddRows ? 2 : 1) {
+        units = (rows + unit - 1) / unit;
+        const int64_t most = plan.leaves < kFewLeaves ? 1 : kMaxRows;
+        if (most == 1) unit = 1, units = rows;
+        count = (units * unit + most - 1) / most;
+    }
+    int64_t begin(int64_t tile) const { return tile * units / count * unit; }
     int size(int64_t tile) const { return static_cast<int>(begin(tile + 1) - begin(tile)); }
+    int64_t padded() const { return units * unit; }
 };
 
 template <class T>
-void transpose(const T* x, int64_t stride, int64_t rows, int64_t length, float* out) {
-    for (int64_t r = 0; r < rows; ++r) {
+void transpose(const T* x, int64_t stride, int64_t filled, int64_t rows, int64_t length, float* out) {
+    for (int64_t r = filled; r < rows; ++r)
+        for (int64_t k = 0; k < length; ++k) out[k * rows + r] = 0.0f;
+    for (int64_t r = 0; r < filled; ++r) {
         const T* row = x + r * stride;
         int64_t k = 0;
         for (; k + kLanes <= length; k += kLanes) {
@@ -254,7 +284,7 @@ void run_panels(
         for (int64_t panel = first; panel < last; ++panel) {
             const W* weights = w + panel * stride;
             const float* wide = nullptr;
-            if (narrow && tiles.count > 1) {  // Unpacked once for all tiles: same values, same order, fewer shifts.
+            if (narrow && (tiles.count > 1 || tiles.size(0) > kOddRows)) {  // Unpacked once for all tiles: same values, same order, fewer shifts.
                 float* buffer = static_cast<float*>(scratch(2, plan.panel_size(false) * 4));
                 unpack(reinterpret_cast<const uint16_t*>(weights), plan, buffer);
                 wide = buffer;
@@ -266,7 +296,7 @@ void run_panels(
                 if (wide)
                     tile_function<float, kMaxRows>(size, plan.leaves)(rows, wide, plan, output, row, panel);
                 else
-                    tile_function<W, kMaxRows>(size, plan.leaves)(rows, weights, plan, output, row, panel);
+                    tile_function<W, narrow ? std::min(kMaxRows, kOddRows) : kMaxRows>(size, plan.leaves)(rows, weights, plan, output, row, panel);
             }
         }
 }
@@ -313,18 +343,18 @@ __attribute__((visibility("default"))) void dh_linear(
     int64_t rows, int64_t columns, int64_t length, int64_t leaves, int64_t leaf_length, int64_t threads) {
     FloatMode mode;
     const Plan plan{length, leaves, leaf_length};
-    const RowTiles tiles{rows, (rows + kMaxRows - 1) / kMaxRows};
-    const Output output{out, x_bf16 != 0, columns, bias};
+    const RowTiles tiles(rows, plan);
+    const Output output{out, x_bf16 != 0, rows, columns, bias};
     const float* tiled = static_cast<const float*>(x);
     if (rows > 1 || x_bf16) {
-        float* buffer = static_cast<float*>(scratch(0, rows * length * 4));
+        float* buffer = static_cast<float*>(scratch(0, tiles.padded() * length * 4));
         parallel(tiles.count, rows * length < 32768 ? 1 : threads, [&](int64_t tile) {
-            const int64_t row = tiles.begin(tile);
+            const int64_t row = tiles.begin(tile), size = tiles.size(tile), filled = std::min(size, rows - row);
             float* to = buffer + row * length;
             if (x_bf16)
-                transpose(static_cast<const uint16_t*>(x) + row * stride, stride, tiles.size(tile), length, to);
+                transpose(static_cast<const uint16_t*>(x) + row * stride, stride, filled, size, length, to);
             else
-                transpose(static_cast<const float*>(x) + row * stride, stride, tiles.size(tile), length, to);
+                transpose(static_cast<const float*>(x) + row * stride, stride, filled, size, length, to);
         });
         tiled = buffer;
     }

@@ -151,11 +151,12 @@ DH_INLINE VecF exp32(VecF x) {
     clamped = clamped > 89.0f ? (VecF){} + 89.0f : clamped;
     VecF k = (clamped * 0x1.715476p+0f + magic) - magic;
     VecF r = (x - k * 0x1.63p-1f) - k * -0x1.bd0106p-13f;
-    VecF poly = (VecF){} + 0.00019841270f;
-    poly = poly * r + 0.0013888889f;
-    poly = poly * r + 0.0083334083f;
-    poly = poly * r + 0.041666687f;
-    poly = poly * r + 0.16666666f;
+    VecF poly = (VecF){} + 1.0f / 40320.0f;
+    poly = poly * r + 1.0f / 5040.0f;
+    poly = poly * r + 1.0f / 720.0f;
+    poly = poly * r + 1.0f / 120.0f;
+    poly = poly * r + 1.0f / 24.0f;
+    poly = poly * r + 1.0f / 6.0f;
     poly = poly * r + 0.5f;
     VecF mantissa = (poly * (r * r) + r) + 1.0f;
     k = k == k ? k : (VecF){};
