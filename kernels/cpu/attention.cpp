@@ -79,26 +79,31 @@ DH_INLINE VecF sum_each(VecF (&v)[kWidth]) {
     return v[0];
 }
 
-// Folds sixteen lanes to one register by halving.
-DH_INLINE VecF fold_to_register(F16 x) {
-    DH_UNROLL for (int half = kParts / 2; half > 0; half /= 2)
-        DH_UNROLL for (int i = 0; i < half; ++i) x.part[i] = x.part[i] + x.part[i + half];
-    return x.part[0];
+// Sixteen lanes of q . key before they are summed; C columns of sixteen, or as many as `padded` has when C is 0.
+template <int C>
+DH_INLINE F16 product(const float* q, const float* key, int64_t padded) {
+    F16 acc = zero();
+    if constexpr (C > 0) {
+        DH_UNROLL for (int c = 0; c < C; ++c) acc = fma(load(q + c * kLanes), load(key + c * kLanes), acc);
+    } else {
+        for (int64_t d = 0; d < padded; d += kLanes) acc = fma(load(q + d), load(key + d), acc);
+    }
+    return acc;
 }
 
-// scores[j] = q . keys[j] * scale for low <= j < high; q is `padded` long, and so are the keys.
+// scores[j] = q . keys[j] * scale for low <= j < high, -inf for the others; q is `padded` long, and so are the keys.
+template <int C>
 DH_INLINE void score_block(
     const float* q, const float* const* keys, int64_t low, int64_t high, int64_t padded, float scale, float* scores) {
     for (int64_t first = low / kWidth * kWidth; first < high; first += kWidth) {
         VecF sums[kWidth];
-        DH_UNROLL for (int i = 0; i < kWidth; ++i) {
-            const int64_t j = first + i;
-            F16 acc = zero();
-            if (j >= low && j < high) {
-                const float* key = keys[j];
-                for (int64_t d = 0; d < padded; d += kLanes) acc = fma(load(q + d), load(key + d), acc);
+        if (first >= low && first + kWidth <= high) {
+            DH_UNROLL for (int i = 0; i < kWidth; ++i) sums[i] = sum_parts(product<C>(q, keys[first + i], padded));
+        } else {
+            for (int i = 0; i < kWidth; ++i) {
+                const int64_t j = first + i;
+                sums[i] = j >= low && j < high ? sum_parts(product<C>(q, keys[j], padded)) : (VecF){};
             }
-            sums[i] = fold_to_register(acc);
         }
         const VecF result = sum_each(sums) * ((VecF){} + scale);
         std::memcpy(scores + first, &result, sizeof(VecF));
@@ -112,13 +117,19 @@ template <int C>
 DH_INLINE void mix_columns(
     const float* weights, const float* const* values, int64_t low, int64_t high, int64_t d, float* mixed) {
     F16 pending[4][C], total[C];
+    auto add = [&](int64_t j) __attribute__((always_inline)) {
+        const F16 weight = broadcast(weights[j]);
+        const float* value = values[j] + d;
+        DH_UNROLL for (int c = 0; c < C; ++c) total[c] = fma(weight, load(value + c * kLanes), total[c]);
+    };
     DH_UNROLL for (int leaf = 0; leaf < kGrid / kLeaf; ++leaf) {
         DH_UNROLL for (int c = 0; c < C; ++c) total[c] = zero();
-        const int64_t begin = std::max<int64_t>(low, leaf * kLeaf), end = std::min<int64_t>(high, (leaf + 1) * kLeaf);
-        for (int64_t j = begin; j < end; ++j) {
-            const F16 weight = broadcast(weights[j]);
-            const float* value = values[j] + d;
-            DH_UNROLL for (int c = 0; c < C; ++c) total[c] = fma(weight, load(value + c * kLanes), total[c]);
+        if (leaf * kLeaf >= low && (leaf + 1) * kLeaf <= high) {
+            DH_UNROLL for (int i = 0; i < kLeaf; ++i) add(leaf * kLeaf + i);
+        } else {
+            const int64_t begin = std::max<int64_t>(low, leaf * kLeaf);
+            const int64_t end = std::min<int64_t>(high, (leaf + 1) * kLeaf);
+            for (int64_t j = begin; j < end; ++j) add(j);
         }
         int level = 0;
         DH_UNROLL for (int rest = leaf; rest & 1; rest >>= 1, ++level)
@@ -137,11 +148,12 @@ DH_INLINE void mix_block(
 }
 
 // The partial softmax of one block into `part`.
-DH_INLINE void attend_block(
+template <int C>
+void attend_block(
     const float* q, const float* const* keys, const float* const* values, int64_t low, int64_t high, const Call& call,
     State& part) {
     alignas(64) float scores[kGrid];
-    score_block(q, keys, low, high, call.padded, call.scale, scores);
+    score_block<C>(q, keys, low, high, call.padded, call.scale, scores);
     const F16 s[4] = {load(scores), load(scores + 16), load(scores + 32), load(scores + 48)};
     part.best = max_lanes(larger(larger(s[0], s[2]), larger(s[1], s[3])));
     const F16 base = broadcast(part.best == -INFINITY ? 0.0f : part.best);
@@ -151,10 +163,7 @@ DH_INLINE void attend_block(
         store(scores + 16 * i, w[i]);
     }
     part.total = sum_lanes((w[0] + w[2]) + (w[1] + w[3]));
-    if (low == 0 && high == kGrid)
-        mix_block(scores, values, 0, kGrid, call.padded, part.mixed);
-    else
-        mix_block(scores, values, low, high, call.padded, part.mixed);
+    mix_block(scores, values, low, high, call.padded, part.mixed);
 }
 
 DH_INLINE void merge(State& state, const State& part, int64_t padded) {
@@ -244,6 +253,7 @@ void walk(const Call& call, const Tile& tile, int64_t kv_head, int64_t first_blo
             else
                 widen(static_cast<const float*>(call.q) + at, call.width, to);
         }
+    const auto attend = padded == 64 ? attend_block<4> : padded == 128 ? attend_block<8> : attend_block<0>;
     Block block;
     const int64_t last_row = tile.row + tile.rows - 1;
     for (int64_t b = first_block; b < last_block; ++b) {
@@ -259,7 +269,7 @@ void walk(const Call& call, const Tile& tile, int64_t kv_head, int64_t first_blo
             const int64_t row_high = std::min(kGrid, call.positions[row] + 1 - first);
             if (row_low >= row_high) continue;
             for (int64_t g = 0; g < group; ++g) {
-                attend_block(
+                attend(
                     queries + (r * group + g) * padded, block.keys, block.values, row_low, row_high, call, part);
                 each(r, g, b, part);
             }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from detharness.kernels.cpu.build import BuildError
 
@@ -34,9 +35,9 @@ class Library:
         self.log_softmax = self._function("dh_log_softmax", [_POINTER] * 2 + [_INT] * 6)
         self.attention = self._function("dh_attention", [_POINTER] * 7 + [_INT] * 7 + [_FLOAT] + [_INT] * 4)
 
-    def _function(self, name: str, arguments: list[type], result: type | None = None) -> Callable[..., int]:
+    def _function(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., int]:
         function: Callable[..., int] = getattr(self._library, name)
-        function.argtypes = arguments  # type: ignore[attr-defined]
+        function.argtypes = list(arguments)  # type: ignore[attr-defined]
         function.restype = result  # type: ignore[attr-defined]
         return function
 

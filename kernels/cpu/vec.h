@@ -128,20 +128,38 @@ DH_INLINE void store_first(T* p, F16 x, int64_t n) {
     std::memcpy(p, lanes, n * sizeof(T));
 }
 
-// Sum of the lanes by halving: lane i + lane i+8, then i+4, i+2, i+1.
+// Lane i of the result is lane i + half of x, for the lower lanes.
+template <int half>
+DH_INLINE VecF upper_lanes(VecF x) {
+    VecI index;
+    DH_UNROLL for (int i = 0; i < kWidth; ++i) index[i] = (i + half) % kWidth;
+    return __builtin_shuffle(x, index);
+}
+
+// Combines the lanes by halving: lane i with lane i+8, then i+4, i+2, i+1.
+template <class F>
+DH_INLINE VecF fold_parts(F16 x, F combine) {
+    DH_UNROLL for (int half = kParts / 2; half > 0; half /= 2)
+        DH_UNROLL for (int i = 0; i < half; ++i) x.part[i] = combine(x.part[i], x.part[i + half]);
+    return x.part[0];
+}
+template <class F>
+DH_INLINE float fold_lanes(F16 x, F combine) {
+    VecF v = fold_parts(x, combine);
+    if constexpr (kWidth > 8) v = combine(v, upper_lanes<8>(v));
+    if constexpr (kWidth > 4) v = combine(v, upper_lanes<4>(v));
+    v = combine(v, upper_lanes<2>(v));
+    v = combine(v, upper_lanes<1>(v));
+    return v[0];
+}
+DH_INLINE VecF sum_parts(F16 x) {
+    return fold_parts(x, [](VecF a, VecF b) { return a + b; });
+}
 DH_INLINE float sum_lanes(F16 x) {
-    alignas(64) float lanes[kLanes];
-    store(lanes, x);
-    for (int half = kLanes / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] = lanes[i] + lanes[i + half];
-    return lanes[0];
+    return fold_lanes(x, [](VecF a, VecF b) { return a + b; });
 }
 DH_INLINE float max_lanes(F16 x) {
-    alignas(64) float lanes[kLanes];
-    store(lanes, x);
-    float best = lanes[0];
-    for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-    return best;
+    return fold_lanes(x, [](VecF a, VecF b) { return a > b ? a : b; });
 }
 
 // exp, operation for operation that of kernels/elementary.py (exp32), so that both give the same bits.

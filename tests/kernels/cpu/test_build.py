@@ -76,7 +76,7 @@ def test_a_killed_build_leaves_nothing_that_is_believed(fake):
 
 
 def test_of_several_processes_one_builds(fake):
-    wanted, log = fake
+    _, log = fake
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate()[0].strip() for process in processes] == [b"a library"] * 3
     assert runs(log) == 1
