@@ -27,7 +27,7 @@ def _arm_line(arm: Mapping[str, Any]) -> str:
     name = f"{arm['kernels']} kernels in {arm['dtype']} ({arm['role']})"
     if not trials:
         return f"{name}: nothing was compared."
-    compared = f"{trials} trials, {statistics['tokens_compared']} tokens"
+    compared = f"{trials} trials ({statistics['tokens_compared']} tokens)"
     if not statistics["diverged"]:
         bound = statistics["upper_bound_95"]
         return (
@@ -35,8 +35,8 @@ def _arm_line(arm: Mapping[str, Any]) -> str:
             f"below {_percent(bound)}."
         )
     low, high = statistics["rate_interval_95"]
-    moved = f"{name}: bits moved in {statistics['diverged']} of {compared} (95 % interval {_percent(low)} to "
-    moved += f"{_percent(high)})"
+    moved = f"{name}: bits moved in {statistics['diverged']} of {compared}, 95 % interval {_percent(low)} to "
+    moved += f"{_percent(high)}"
     axes = [axis for axis, found in arm["axes"].items() if found["status"] == "diverged"]
     by = f", on {_listed(axes)}" if axes else ", only where several things differed at once"
     tokens = statistics["diverged_tokens"]

@@ -73,7 +73,7 @@ class LinearKernel:
     def __call__(self, x: Tensor, packed: PackedLinear) -> Tensor:
         """x [M, K] fp32 or bf16 -> [M, N] in x.dtype."""
         for probe in packed.probes:
-            probe.check_threads()
+            probe.check_settings()
         plan = packed.plan
         wide = pad(x.float(), (0, plan.leaves * plan.leaf_length - plan.length))
         columns = sum(panel.shape[2] for panel in packed.panels)

@@ -59,7 +59,7 @@ class BatchedProduct:
 
     def __call__(self, left: Tensor, right: Tensor) -> Tensor:
         """left [P, T, K], right [P, K, N] (or [P, N, K]) fp32 -> [P, T, N]; T is a size the probe kept."""
-        self.probe.check_threads()
+        self.probe.check_settings()
         items, tile, _ = left.shape
         counts = self._certified(tile)
         results = []

@@ -4,7 +4,7 @@ A library picks its order of additions from the shape it is given. So rows are c
 one zero-padded, and no other shape is ever handed to the library. What remains to be known about a tile size is finite
 and is probed on this host: a row gives the same bits in every slot, beside any neighbours (NaN, infinite, huge), under
 several thread counts, and under every tile size of the schedule. Sizes that disagree are dropped; if none is pure, the
-kernel refuses to run. It also refuses a thread count that was not probed.
+kernel refuses to run. It also refuses settings of torch that were not probed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,27 @@ class TileProbe:
         """The sizes kept."""
         return Schedule(self.kept)
 
-    def check_threads(self) -> None:
-        """KernelError when torch runs with a thread count that was not probed."""
+    def check_settings(self) -> None:
+        """KernelError when torch runs with other settings than the probe saw: threads, fp32 precision, autocast."""
         count = torch.get_num_threads()
         if count not in self.threads:
             raise KernelError(
                 f"{self.product} was probed with {self.threads} threads, and torch now runs {count}: "
                 "set torch's threads to one of these, or to their final number before the model is loaded"
             )
+        check_precision(self.product)
+
+
+def check_precision(product: str) -> None:
+    """KernelError when torch may multiply fp32 matrices in a narrower type: the process can switch that at any time."""
+    precision = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # Added at import.
+    if precision not in ("none", "ieee"):
+        raise KernelError(
+            f"{product}: torch is set to multiply fp32 matrices in {precision}; "
+            "call torch.set_float32_matmul_precision('highest') before the invariant kernels run"
+        )
+    if torch.is_autocast_enabled("cpu"):
+        raise KernelError(f"{product}: the invariant kernels do not run under torch.autocast; leave that context")
 
 
 def probe_tiles(name: str, product: Product, width: int) -> TileProbe:
@@ -56,6 +69,7 @@ def probe_tiles(name: str, product: Product, width: int) -> TileProbe:
 
     The reference is the largest size that is pure by itself; the others must give its bits.
     """
+    check_precision(name)
     rows = torch.randn(CANDIDATE_TILES[-1], width, generator=torch.Generator().manual_seed(20260101))
     kept: list[int] = []
     reference: Tensor | None = None

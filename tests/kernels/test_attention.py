@@ -6,6 +6,7 @@ never read. The library default fails the same check (decode against prefill). A
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -233,6 +234,25 @@ def test_a_block_that_is_masked_for_a_row_is_an_exact_no_op(ours, same_bits):
         restored.k[:61], restored.v[:61] = sign * 1e18, sign * 3e38
         expected = play(ours, [(calm, 60, 70)], window=3)[0]
         assert same_bits(play(ours, [(restored, 60, 70)], window=3)[0][3:], expected[3:])
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_fully_masked_block_may_hold_anything(ours, same_bits, poison):
+    # Rows 60 to 69 share a tile. The request's own block 1 is masked for the first four of them.
+    calm, poisoned = history(70, 4, 1, 16, torch.float32), history(70, 4, 1, 16, torch.float32)
+    poisoned.k[64:], poisoned.v[64:] = poison, poison
+    assert same_bits(play(ours, [(poisoned, 60, 70)])[0][:4], play(ours, [(calm, 60, 64)])[0])
+
+
+def test_blocks_are_merged_in_ascending_order(ours):
+    # Equal scores, and three blocks whose sums are 1, 1e8 and -1e8: (1 + 1e8) - 1e8 is 0 in fp32, and another order of
+    # these three gives 1. Every decode, chunk and prefill must take this one.
+    sequence = history(192, 1, 1, 16, torch.float32)
+    sequence.q[:] = 0.0
+    sequence.v[:] = 0.0
+    sequence.v[0], sequence.v[64], sequence.v[128] = 1.0, 1e8, -1e8
+    for first in (0, 150, 191):
+        assert play(ours, [(sequence, first, 192)])[0][-1].abs().max() == 0.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

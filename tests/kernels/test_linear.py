@@ -95,6 +95,13 @@ def test_the_error_is_at_most_twice_the_librarys(ours, at_most_twice, K, positiv
     at_most_twice(ours.linear(x, packed), torch.nn.functional.linear(x, weight), exact_linear(x, weight))
 
 
+def test_leaves_are_merged_in_pairs(ours):
+    # Eight leaves of one element: (1e8 + 1) + (-1e8 + 1) loses both ones in fp32; in ascending order one is left.
+    packed = ours.pack_linear([torch.ones(1, 8)], [None])
+    x = torch.tensor([[1e8, 1.0, -1e8, 1.0, 0.0, 0.0, 0.0, 0.0]])
+    assert ours.linear(x, packed).item() == 0.0
+
+
 def test_the_plan_names_leaves_and_length(ours):
     _, weight, _ = operands(4104, 24, torch.float32)
     ours.pack_linear([weight], [None])

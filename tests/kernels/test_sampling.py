@@ -138,6 +138,12 @@ def test_top_k_keeps_k_and_takes_ties_by_id():
     assert kept([1, 2, 3], top_k=3) == kept([1, 2, 3], top_k=99) == kept([1, 2, 3]) == [0, 1, 2]
 
 
+def test_ties_are_kept_by_id_in_a_large_vocabulary_too():
+    # Long enough for a sort that is not stable to show itself.
+    logits = np.tile([0.0, 1.0], 4000)
+    assert kept(logits, top_k=50) == list(range(1, 100, 2))
+
+
 def test_top_p_keeps_the_smallest_set_that_reaches_p():
     # Four equal ids: each has exactly a quarter.
     equal = [0.0] * 4

@@ -61,6 +61,12 @@ def one_slot_leaks_into_another(tile):
     return result
 
 
+def a_late_slot_leaks_into_an_earlier_one(tile):
+    result = pure(tile)
+    result[1] += 0.0 * tile[3].sum()
+    return result
+
+
 def by_threads(tile):
     return pure(tile) * (1.0 + 1e-3 * torch.get_num_threads())
 
@@ -72,6 +78,7 @@ FAULTS = (
     by_nan_neighbour,
     by_huge_neighbour,
     one_slot_leaks_into_another,
+    a_late_slot_leaks_into_an_earlier_one,
     by_threads,
 )
 
@@ -126,6 +133,30 @@ def test_a_thread_count_that_was_not_probed_is_refused(ours, threads):
     packed = ours.pack_linear([WEIGHT.T.contiguous()], [None])
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(8))
     with threads(max(thread_counts()) + 1), pytest.raises(KernelError, match=r"was probed with .* threads"):
+        ours.linear(x, packed)
+    ours.linear(x, packed)
+
+
+@pytest.fixture
+def narrow():
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_narrow_products_are_refused_when_packing_and_when_running(ours, request):
+    x, weight = torch.randn(3, 11), torch.randn(5, 11)
+    packed = ours.pack_linear([weight], [None])
+    request.getfixturevalue("narrow")
+    with pytest.raises(KernelError, match=r"set to multiply fp32 matrices in bf16"):
+        ours.linear(x, packed)
+    with pytest.raises(KernelError, match=r"set to multiply fp32 matrices in bf16"):
+        ours.pack_linear([torch.randn(6, 13)], [None])
+
+
+def test_autocast_is_refused(ours):
+    x, packed = torch.randn(3, 11), ours.pack_linear([torch.randn(5, 11)], [None])
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(KernelError, match=r"torch\.autocast"):
         ours.linear(x, packed)
     ours.linear(x, packed)
 
