@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from detharness.checkpoints.detokenize import IncrementalDetokenizer
@@ -16,7 +18,7 @@ from detharness.checkpoints.tokenizer import Tokenizer
 from detharness.engine.batch import paged_batch
 from detharness.engine.blocks import BlockPool
 from detharness.engine.decoder import Decoder, Observer
-from detharness.engine.outputs import Completion, RowGroup, RowKind, StepRecord
+from detharness.engine.outputs import Completion, RowGroup, RowKind, StepRecord, TokenLogprob
 from detharness.engine.pages import KVPages, resolve_num_blocks
 from detharness.engine.params import MAX_SEED, EngineConfig
 from detharness.engine.sampler import draw, token_logprob
@@ -61,6 +63,7 @@ class Engine:
         self._arrivals = 0
         self._live: dict[str, list[Sequence]] = {}
         self._finished: list[Completion] = []
+        self._events: list[tuple[Callable[[TokenEvent], None], TokenEvent]] = []
 
     @property
     def busy(self) -> bool:
@@ -128,7 +131,11 @@ class Engine:
         return finished
 
     def step(self, observe: StepObserver | None = None) -> StepRecord:
-        """Schedule, compute and sample one step; an idle engine records a step without rows."""
+        """Schedule, compute and sample one step; an idle engine records a step without rows.
+
+        Streaming callbacks are called last, when the step is whole: they may add and abort requests. What one raises
+        comes out of here (several as an ExceptionGroup) in place of the record, and the engine can go on.
+        """
         with _threads(self.config.threads):
             plan = self._scheduler.schedule(self._step)
             groups = [self._group(piece) for piece in plan.slices]
@@ -145,6 +152,7 @@ class Engine:
                 page_size=self.config.page_size,
             )
         self._step += 1
+        self._stream()
         return record
 
     def _group(self, piece: Slice) -> RowGroup:
@@ -168,7 +176,7 @@ class Engine:
     def _compute(
         self, slices: Many[Slice], groups: Many[RowGroup], observe: StepObserver | None
     ) -> list[tuple[int, ...]]:
-        """Run the rows, record prompt logprobs, draw and append the next tokens; the tokens drawn per slice."""
+        """Run the rows, record prompt logprobs, draw the next tokens and append them; the tokens drawn per slice."""
         token_ids, batch = paged_batch(groups, self.config.page_size)
         wanted = _LogitRows()
         for piece, first in zip(slices, batch.row_starts.tolist()[:-1], strict=True):
@@ -186,11 +194,15 @@ class Engine:
 
         rows = torch.tensor(wanted.prompt_rows + wanted.sample_rows, dtype=torch.int64)
         logits = self._decoder.forward(token_ids, batch, self._pages, rows, observer)
+        self._record_prompt(wanted, logits[: len(wanted.prompt_rows)])
+        drawn = self._draw([piece.sequence for piece in wanted.sampling], logits[len(wanted.prompt_rows) :])
+        # Nothing above moves a sequence, so a step that fails in its arithmetic can be taken again.
         for piece in slices:
             self._scheduler.computed(piece)
-        self._record_prompt(wanted, logits[: len(wanted.prompt_rows)])
-        drawn = self._sample([piece.sequence for piece in wanted.sampling], logits[len(wanted.prompt_rows) :])
-        return [(drawn[piece.sequence.name],) if piece.sequence.name in drawn else () for piece in slices]
+        for token in drawn:
+            self._advance(token)
+        tokens = {token.sequence.name: token.token_id for token in drawn}
+        return [(tokens[piece.sequence.name],) if piece.sequence.name in tokens else () for piece in slices]
 
     def _record_prompt(self, wanted: _LogitRows, logits: Tensor) -> None:
         if not len(logits):
@@ -201,39 +213,65 @@ class Engine:
             assert top is not None
             sequence.prompt_logprobs.append(token_logprob(row, target, top, None))
 
-    def _sample(self, sequences: Many[Sequence], logits: Tensor) -> dict[tuple[str, int], int]:
+    def _draw(self, sequences: Many[Sequence], logits: Tensor) -> list[_Drawn]:
         if not sequences:
-            return {}
+            return []
         kernels = self._decoder.kernels
         limit = min(self._tokenizer.vocab_size, self._decoder.config.vocab_size)
         with torch.inference_mode():
             sampled = draw(kernels, logits, sequences, limit)
             asked = [row for row, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
             raw = dict(zip(asked, kernels.log_softmax(logits[asked]), strict=True)) if asked else {}
-        drawn: dict[tuple[str, int], int] = {}
+        drawn: list[_Drawn] = []
         for row, (sequence, token) in enumerate(zip(sequences, sampled.token_ids.tolist(), strict=True)):
             params = sequence.request.sampling
+            entry = None
             if params.logprobs is not None:
                 processed = sampled.processed_logprobs if params.processed_logprobs else None
-                sequence.logprobs.append(
-                    token_logprob(raw[row], token, params.logprobs, None if processed is None else processed[row])
-                )
-            if sequence.request.capture_logits:
-                sequence.logits.append(logits[row].numpy().copy())
-            drawn[sequence.name] = token
-            self._advance(sequence, token)
+                entry = token_logprob(raw[row], token, params.logprobs, None if processed is None else processed[row])
+            captured = logits[row].numpy().copy() if sequence.request.capture_logits else None
+            drawn.append(_Drawn(sequence, token, entry, captured))
         return drawn
 
-    def _advance(self, sequence: Sequence, token: int) -> None:
-        text = advance(sequence, token, self._end_tokens, self._decoder.config.max_positions)
-        request = sequence.request
+    def _advance(self, drawn: _Drawn) -> None:
+        sequence, request = drawn.sequence, drawn.sequence.request
+        if drawn.logprob is not None:
+            sequence.logprobs.append(drawn.logprob)
+        if drawn.logits is not None:
+            sequence.logits.append(drawn.logits)
+        text = advance(sequence, drawn.token_id, self._end_tokens, self._decoder.config.max_positions)
         if sequence.finish_reason is not None:
             self._scheduler.remove(sequence, self._step)
             self._finished.append(sequence.completion())
             if all(sample.finish_reason is not None for sample in self._live[request.request_id]):
                 del self._live[request.request_id]
         if request.on_token is not None:
-            request.on_token(TokenEvent(request.request_id, sequence.sample_index, token, text, sequence.finish_reason))
+            event = TokenEvent(*sequence.name, drawn.token_id, text, sequence.finish_reason)
+            self._events.append((request.on_token, event))
+
+    def _stream(self) -> None:
+        """Call the step's callbacks: every one is called, whatever another raises."""
+        events, self._events = self._events, []
+        failures: list[Exception] = []
+        for on_token, event in events:
+            try:
+                on_token(event)
+            except Exception as failure:
+                failures.append(failure)
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise ExceptionGroup("several streaming callbacks failed in one step", failures)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A token drawn for a sequence, with its logprob entry and its logits row [V] where the request wants them."""
+
+    sequence: Sequence
+    token_id: int
+    logprob: TokenLogprob | None
+    logits: NDArray[np.float32] | None
 
 
 class _LogitRows:

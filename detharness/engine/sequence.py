@@ -26,7 +26,11 @@ class TokenEvent:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt in token ids with its sampling parameters. ``on_token`` is called in the engine's thread."""
+    """A prompt in token ids with its sampling parameters.
+
+    on_token: called for every token, in the engine's thread, at the end of the step that drew it. An abort calls it no
+    more: the completion holds what was held back.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
