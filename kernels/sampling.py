@@ -76,14 +76,18 @@ def kept_ids(logits: Floats, top_k: int, top_p: float, min_p: float) -> NDArray[
             keep[order[top_k:]] = False
             order = order[:top_k]
         if top_p < 1.0:
-            weights = exp64(torch.from_numpy(logits[order] - logits[order[0]])).numpy()
-            running = np.add.accumulate(weights)
+            running = np.add.accumulate(_weights(logits[order], logits[order[0]]))
             # An id stays while the mass before it is short of top_p.
             keep[order[1:][running[:-1] >= top_p * running[-1]]] = False
     if min_p > 0.0:
-        best = logits.max()
-        keep &= exp64(torch.from_numpy(logits - best)).numpy() >= min_p
+        keep &= _weights(logits, logits.max()) >= min_p
     return keep
+
+
+def _weights(logits: Floats, best: np.float64) -> Floats:
+    """exp(logits - best); a distance beyond fp64 is as good as infinite."""
+    with np.errstate(over="ignore"):
+        return exp64(torch.from_numpy(logits - best)).numpy()
 
 
 def sample(logits: Tensor, rows: SamplingRows, processed_log_softmax: Callable[[Tensor], Tensor] | None) -> SampledRows:
@@ -114,7 +118,10 @@ def sample(logits: Tensor, rows: SamplingRows, processed_log_softmax: Callable[[
             )
             token = int(np.argmax(np.where(keep, tempered + noise, -np.inf)))
             if processed is not None and processed_log_softmax is not None:
-                masked = torch.from_numpy(np.where(keep, tempered, -np.inf)).float()
+                # Taken from the best in fp64 first: a tiny temperature leaves numbers that fp32 cannot hold.
+                with np.errstate(over="ignore"):
+                    shifted = np.where(keep, tempered - tempered.max(), -np.inf)
+                masked = torch.from_numpy(shifted).float()
                 processed[row, : rows.vocab_limit] = processed_log_softmax(masked[None])[0]
         tokens.append(token)
     return SampledRows(torch.tensor(tokens, dtype=torch.int64), processed)

@@ -242,6 +242,18 @@ def test_processed_logprobs_are_those_of_the_kept_ids(request, name):
     assert kernels.sample(logits, rows, want_processed=False).processed_logprobs is None
 
 
+@pytest.mark.parametrize("temperature", [1e-39, 1e-300, 4e-308, 5e-324])
+@pytest.mark.parametrize("name", ["ours", "library"])
+def test_a_tiny_temperature_leaves_processed_logprobs_that_are_numbers(request, name, temperature):
+    rows = rows_of(
+        {"temperature": temperature, "top_p": 0.9, "min_p": 0.1}, {"temperature": temperature}, vocab_limit=3
+    )
+    logits = torch.tensor([[-7.0, 7.0, 6.0]] * 2)
+    result = request.getfixturevalue(name).sample(logits, rows, want_processed=True)
+    assert result.token_ids.tolist() == [1, 1]
+    assert result.processed_logprobs.tolist() == [[-math.inf, 0.0, -math.inf]] * 2
+
+
 def test_both_sets_draw_the_same_tokens(ours, library):
     logits = torch.randn(6, 264, generator=torch.Generator().manual_seed(12))
     rows = rows_of(*MIXED, vocab_limit=257)
