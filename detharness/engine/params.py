@@ -13,7 +13,8 @@ from typing import Any
 
 from detharness.errors import RequestError, UsageError
 
-MAX_SEED = 2**63 - 1
+_INT64_MAX = 2**63 - 1  # What a sampling row holds.
+MAX_SEED = _INT64_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,9 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            # A whole number is finite, and may be too large for isfinite to look at.
+            finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+            if isinstance(value, bool) or not finite:
                 raise RequestError(f"{name} must be a finite number, got {value!r}")
         if not 0.0 <= self.temperature <= 100.0:
             raise RequestError(f"temperature must be between 0 and 100, got {self.temperature!r}")
@@ -51,7 +54,7 @@ class SamplingParams:
             raise RequestError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
         if not 0.0 <= self.min_p <= 1.0:
             raise RequestError(f"min_p must be between 0 and 1, got {self.min_p!r}")
-        self._check_int("top_k", 0, None)
+        self._check_int("top_k", 0, _INT64_MAX)
         self._check_int("n", 1, 1024)
         self._check_int("max_tokens", 1, None)
         for name in ("logprobs", "prompt_logprobs"):
@@ -127,6 +130,14 @@ class FreePages(Enum):
     NAN = "nan"  # Poison: a read of a slot that a correct engine never gathers becomes visible.
 
 
+_POLICIES: Mapping[str, type[Enum]] = {
+    "memory_policy": MemoryPolicy,
+    "prefix_caching": PrefixCaching,
+    "page_placement": PagePlacement,
+    "free_pages": FreePages,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The engine's configuration; everything here may change a schedule, and under row purity never a bit.
@@ -157,6 +168,12 @@ class EngineConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if isinstance(self.placement_seed, bool) or not isinstance(self.placement_seed, int):
+            raise UsageError(f"placement_seed must be a whole number, got {self.placement_seed!r}")
+        for name, kind in _POLICIES.items():
+            if not isinstance(getattr(self, name), kind):
+                members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise UsageError(f"{name} must be one of {members}, got {getattr(self, name)!r}")
 
     def as_record(self) -> dict[str, Any]:
         """Plain values for manifests and reports."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from detharness.engine.params import EngineConfig, SamplingParams
+from detharness.engine.params import EngineConfig, FreePages, SamplingParams
 from detharness.errors import RequestError, UsageError
 
 
@@ -16,8 +16,10 @@ from detharness.errors import RequestError, UsageError
         ("top_p", 0.0, "above 0"),
         ("top_p", 1.5, "at most 1"),
         ("min_p", -0.5, "between 0 and 1"),
-        ("top_k", -1, "at least 0"),
+        ("top_k", -1, "between 0"),
         ("top_k", 1.5, "whole number"),
+        ("top_k", 2**63, "between 0"),
+        ("temperature", 10**400, "between 0 and 100"),
         ("seq_seed", -1, "between 0"),
         ("seq_seed", 2**63, "between 0"),
         ("n", 0, "between 1"),
@@ -54,7 +56,18 @@ def test_a_single_stop_string_is_one_string():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("page_size", 0), ("num_blocks", -1), ("max_step_tokens", 2.5), ("threads", True), ("dtype", "fp8")],
+    [
+        ("page_size", 0),
+        ("num_blocks", -1),
+        ("max_step_tokens", 2.5),
+        ("threads", True),
+        ("dtype", "fp8"),
+        ("placement_seed", None),  # random.Random(None) would draw from the system.
+        ("memory_policy", "reserve"),
+        ("prefix_caching", True),
+        ("page_placement", FreePages.NAN),
+        ("free_pages", "nan"),
+    ],
 )
 def test_a_bad_engine_setting_is_refused_with_its_name(field, value):
     with pytest.raises(UsageError, match=field):
