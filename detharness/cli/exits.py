@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 import typer
 
-from detharness.errors import BackendWarning, DetharnessError
+from detharness.errors import BackendWarning, DetharnessError, UsageError
 
 USAGE = 2
 INTERRUPTED = 130
+
+# A full or broken stream; files that cannot be written are a UsageError long before they come here.
+_STREAM_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EIO})
+
+
+def say(sentence: str) -> None:
+    """Print one sentence on stderr, names from outside in it escaped; a stderr that takes nothing is let be."""
+    from detharness.rendering.escape import one_line
+
+    with suppress(OSError):
+        print(one_line(sentence), file=sys.stderr)
+
+
+def write_stdout(text: str) -> None:
+    """Write ``text`` to stdout whole; UsageError where it is closed, full, or a pipe whose reader left."""
+    if sys.stdout is None:
+        raise UsageError("cannot write to stdout, which is closed: the report is in the output folder")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # What could not be written is still buffered: at exit Python would fail on it again, with a code of its own.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise UsageError(f"cannot write to stdout ({error.strerror}): the report is in the output folder") from None
 
 
 @contextmanager
@@ -35,7 +62,7 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, BackendWarning):
-            print(f"Warning: {message}", file=sys.stderr)
+            say(f"Warning: {message}")
         else:
             shown(message, category, filename, lineno, file, line)
 
@@ -47,8 +74,13 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         else:
-            print(f"Error: {error}", file=sys.stderr)
+            say(f"Error: {error}")
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        say("Interrupted.")
         raise typer.Exit(INTERRUPTED) from None
+    except OSError as error:
+        if error.errno not in _STREAM_ERRORS:
+            raise
+        say(f"Error: cannot write to stderr: {error.strerror}")
+        raise typer.Exit(USAGE) from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detharness.cli.exits import plain_errors
+from detharness.cli.exits import plain_errors, say, write_stdout
 
 if TYPE_CHECKING:
     from detharness.probes.settings import Plan
@@ -101,12 +100,11 @@ def _run(plan: Plan, *, json: bool) -> int:
     outcome = run(
         plan,
         lambda total: show_progress(console, "probe", total),
-        lambda: print("Stopping after this trial; Ctrl-C again stops at once.", file=sys.stderr),
+        lambda: say("Stopping after this trial; Ctrl-C again stops at once."),
     )
     print_report(console, outcome.report)
-    print(f"Records and report: {outcome.folder}", file=sys.stderr)
+    say(f"Records and report: {outcome.folder}")
     code = exit_code(outcome.report, interrupted=outcome.interrupted)
     if json:
-        sys.stdout.write(canonical_bytes({**outcome.report, "exit_code": code}).decode() + "\n")
-        sys.stdout.flush()
+        write_stdout(canonical_bytes({**outcome.report, "exit_code": code}).decode() + "\n")
     return code

@@ -22,6 +22,11 @@ def visible(text: str) -> str:
     return "".join(_character(character) for character in text)
 
 
+def one_line(text: str) -> str:
+    """``visible`` for a sentence of ours that quotes names from outside: a backslash, often of a repr, stays single."""
+    return "".join("\\" if character == "\\" else _character(character) for character in text)
+
+
 def _character(character: str) -> str:
     if character in _SHORT:
         return _SHORT[character]

@@ -19,14 +19,22 @@ _PIPE_WIDTH = 10_000
 _VERDICT_STYLES = {"identical": "green", "diverged": "red", "not_tested": "yellow"}
 
 
+class _Console(Console):
+    """Leaves a broken pipe to the caller; rich would end the process with 1, which means that replies moved."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the BrokenPipeError is handled."""
+        raise
+
+
 def make_console() -> Console:
     """Return the console for tables and progress: stdout on a terminal, else stderr; a pipe gets data only.
 
     Markup, emoji codes and highlighting are off. Colours follow NO_COLOR and the other variables rich knows.
     """
-    stream = sys.stdout if sys.stdout.isatty() else sys.stderr
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    stream = sys.stdout if sys.stdout is not None and sys.stdout.isatty() else sys.stderr
+    width = None if stream is not None and stream.isatty() else _PIPE_WIDTH
+    return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> Table:
