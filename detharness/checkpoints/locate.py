@@ -43,13 +43,14 @@ def locate_model(model: str) -> ModelLocation:
     if not model or "\0" in model:
         raise CheckpointError(f"{model!r} names no model: {_FORMS}")
     path = Path(os.path.expanduser(model))  # Leaves ~nobody as it is; Path.expanduser would raise.
-    if path.is_dir():
-        return ModelLocation(model, "safetensors", path)
-    if path.is_file() or path.is_symlink() or model.endswith(".gguf"):
-        require_file(path, "it was given as the model")
-        if path.suffix != ".gguf":
-            raise CheckpointError(f"{path} is a file, but not a .gguf file: {_FORMS}")
-        return ModelLocation(model, "gguf", path)
+    with reading(path):
+        if path.is_dir():
+            return ModelLocation(model, "safetensors", path)
+        if path.is_file() or path.is_symlink() or model.endswith(".gguf"):
+            require_file(path, "it was given as the model")
+            if path.suffix != ".gguf":
+                raise CheckpointError(f"{path} is a file, but not a .gguf file: {_FORMS}")
+            return ModelLocation(model, "gguf", path)
     if not _HUB_ID.fullmatch(model):
         raise CheckpointError(f"there is no model at {model}: {_FORMS}")
     return ModelLocation(model, "safetensors", _hub_snapshot(model))
@@ -79,7 +80,9 @@ def hub_cache() -> Path:
 def _hub_snapshot(model: str) -> Path:
     cache = hub_cache()
     repository = cache / f"models--{model.replace('/', '--')}"
-    if not repository.is_dir():
+    with reading(repository):
+        cached = repository.is_dir()
+    if not cached:
         raise CheckpointError(
             f"there is no folder {model}, and the Hugging Face id {model} is not in the local cache {cache}: {_FORMS}"
         )

@@ -119,3 +119,9 @@ def test_where_the_hub_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub_cache() == Path("/c/hub")
     monkeypatch.setenv("HF_HUB_CACHE", "/d")
     assert hub_cache() == Path("/d")
+
+
+def test_a_name_too_long_for_the_system_is_one_sentence():
+    for name in ("x" * 5000, "/" + "x" * 300, "x" * 300 + ".gguf"):
+        with pytest.raises(CheckpointError, match="File name too long"):
+            locate_model(name)
