@@ -16,6 +16,7 @@ class Interrupts:
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self.asked = False
+        self._stopping = False
         self._on_first = on_first
         self._before: object = None
 
@@ -29,7 +30,10 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)  # type: ignore[arg-type]  # What signal() itself returned.
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            return  # An impatient third one would only interrupt the way out.
         if self.asked:
+            self._stopping = True
             raise KeyboardInterrupt
         self.asked = True
         self._on_first()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from detharness.errors import DetharnessError
 from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
@@ -42,20 +43,30 @@ def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) ->
     """Play every arm of ``plan`` and write its run folder.
 
     The first Ctrl-C ends after the play in hand and leaves a valid report of what was done; the second stops at
-    once with KeyboardInterrupt. UsageError when the folder cannot be written.
+    once with KeyboardInterrupt. A DetharnessError before the first comparison leaves nothing behind; after it, the
+    records stay, without a report. UsageError when the folder cannot be written.
     """
     folder = RunFolder.open("probe", plan.manifest, out=plan.settings.out)
     bench = _bench(plan)
     depths = [plan.depths[arm.name] for arm in plan.arms]
     total = foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script)
     started = time.perf_counter()
-    with folder.records(TRIALS) as writer, Interrupts(on_interrupt) as interrupts, progress(total) as advance:
-        journal = _Journal(writer)
-        for arm in plan.arms:
-            target = plan.target.with_kernels(arm.kernels, arm.dtype)
-            _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
-            if interrupts.asked:
-                break
+    compared = False
+    try:
+        with folder.records(TRIALS) as writer, Interrupts(on_interrupt) as interrupts, progress(total) as advance:
+            journal = _Journal(writer)
+            for arm in plan.arms:
+                target = plan.target.with_kernels(arm.kernels, arm.dtype)
+                try:
+                    _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
+                finally:
+                    compared = any(row["kind"] == "trial" for row in journal.rows)
+                if interrupts.asked:
+                    break
+    except DetharnessError:
+        if not compared:
+            folder.discard()
+        raise
     report = build_report(plan.manifest, journal.rows)
     folder.write_report(report)
     folder.write_timing({"seconds": time.perf_counter() - started, "plays": journal.timing})

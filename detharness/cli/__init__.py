@@ -5,8 +5,11 @@ Everything but ``errors`` is imported inside functions, so that ``--help`` answe
 
 from __future__ import annotations
 
+import signal
+
 import typer
 
+from detharness.cli.exits import INTERRUPTED
 from detharness.cli.probe import probe
 
 _app = typer.Typer(
@@ -41,4 +44,9 @@ _app.command("probe")(probe)
 
 def main() -> None:
     """Run the command line; exits with the codes of docs/architecture.md."""
-    _app()
+    try:
+        _app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # One more Ctrl-C would only break into the interpreter's own clearing up.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise

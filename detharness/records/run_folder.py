@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from enum import Enum
@@ -72,6 +73,15 @@ class RunFolder:
     def write_timing(self, timing: Mapping[str, Any]) -> None:
         """Write ``timing.json``: clocks and durations, which live nowhere else."""
         self._write(TIMING, timing)
+
+    def discard(self) -> None:
+        """Remove the files of a run that found nothing, and the folder with them; a resumed run keeps what it held."""
+        if self.resumed:
+            return
+        for path in (*(self.path / name for name in (MANIFEST, REPORT, TIMING)), *self.path.glob("*.jsonl")):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # Somebody else's file in it keeps it.
+            self.path.rmdir()
 
     def records(self, name: str) -> JsonlWriter:
         """Open ``NAME.jsonl`` in the folder for appending."""

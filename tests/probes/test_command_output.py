@@ -9,7 +9,9 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
+from detharness.errors import CapacityError
 from detharness.records.canonical import read_json
+from detharness.records.jsonl import read_jsonl
 
 
 @pytest.fixture
@@ -74,3 +76,37 @@ def test_interrupted_twice_is_130_at_once(invoke, mini_target):
     done = invoke(mini_target(on_play=twice), "--json")
     assert (done.exit_code, done.stdout) == (130, "")
     assert "Interrupted." in done.stderr
+
+
+def test_an_interrupted_command_is_deaf_to_one_more_ctrl_c(invoke, mini_target):
+    def thrice(number):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert invoke(mini_target(on_play=thrice)).exit_code == 130
+
+
+def test_a_failure_before_the_first_comparison_leaves_nothing(invoke, mini_target, tmp_path):
+    def fail(number):
+        raise CapacityError("the pool is full")
+
+    done = invoke(mini_target(on_play=fail), "--out", "new")
+    assert (done.exit_code, done.stderr) == (2, "Error: the pool is full\n")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failure_after_it_keeps_the_records(invoke, mini_target, tmp_path):
+    def fail(number):
+        if number == 5:
+            raise CapacityError("the pool is full")
+
+    assert invoke(mini_target(on_play=fail), "--out", "new").exit_code == 2
+    assert any(row.value["kind"] == "trial" for row in read_jsonl(tmp_path / "new" / "trials.jsonl"))
+    assert not (tmp_path / "new" / "report.json").exists()
+
+
+def test_names_that_are_no_utf8_are_escaped_in_the_manifest(invoke, mini_target, tmp_path):
+    name = os.fsdecode(b"s\xff.jsonl")
+    (tmp_path / name).write_text('{"probe": "line-1"}\n')
+    assert invoke(mini_target(), "--traffic", name, "--out", "new").exit_code in (0, 1)
+    assert read_json(tmp_path / "new" / "manifest.json")["effective_config"]["traffic"] == r"s\xff.jsonl"
