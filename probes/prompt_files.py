@@ -7,6 +7,7 @@ raw text; ``messages`` go through the checkpoint's chat template; ``token_ids`` 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
@@ -114,6 +115,7 @@ def sampling_params(values: Mapping[str, Any], defaults: SamplingParams, where: 
 
 def read_prompts(path: Path) -> list[PromptRow]:
     """Read a prompts file: JSONL when its name ends in .jsonl or its first line opens an object, else plain text."""
+    refuse_special_file(path)
     lines = _text_lines(path)
     if path.suffix == ".jsonl" or (lines and lines[0][1].lstrip().startswith("{")):
         rows = [_prompt_row(row, f"{path}, line {row.line}") for row in read_jsonl(path)]
@@ -155,6 +157,16 @@ def tokenize_prompts(rows: list[PromptRow], target: ScriptedTarget, defaults: Sa
     return probes
 
 
+def refuse_special_file(path: Path) -> None:
+    """UsageError for a pipe or a device, which may hold its reader for ever and cannot be read twice."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # The reader says what is wrong.
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"{path} is a pipe or a device: write it to a regular file first")
+
+
 def _text_lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = path.read_bytes().decode("utf-8")
@@ -163,6 +175,8 @@ def _text_lines(path: Path) -> list[tuple[int, str]]:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UsageError(f"{path}, line {line}: not valid UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise UsageError(f"{path}, line 1: starts with a byte order mark")
     numbered = enumerate((line.rstrip("\r") for line in text.split("\n")), start=1)
     return [(number, line) for number, line in numbered if line.strip()]
 

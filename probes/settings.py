@@ -100,7 +100,7 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
     defaults = sampling_params(
         {"temperature": settings.temperature, "max_tokens": settings.max_tokens, "ignore_eos": True},
         SamplingParams(logprobs=TOP_LOGPROBS),
-        "--temperature and --max-tokens",
+        "--temperature",
     )
     rows = packaged_prompts() if settings.prompts is None else read_prompts(settings.prompts)
     name, script_rows = _traffic(settings.traffic, rows)
@@ -145,25 +145,27 @@ def _arms(settings: ProbeSettings) -> tuple[Arm, ...]:
 
 
 def _check_numbers(settings: ProbeSettings) -> None:
-    for option, value, low in (
-        ("--trials", settings.trials, 1),
-        ("--max-tokens", settings.max_tokens, 2),  # One token has no second row to move.
-        ("--page-size", settings.page_size, 1),
-        ("--num-blocks", settings.num_blocks, 1),
-        ("--max-step-tokens", settings.max_step_tokens, 1),
-        ("--seed", settings.seed, 0),
+    # The upper ends keep a slip of the finger from filling the memory; the context bounds --max-tokens.
+    for option, value, low, high in (
+        ("--trials", settings.trials, 1, 10_000),
+        ("--max-tokens", settings.max_tokens, 2, None),  # One token has no second row to move.
+        ("--page-size", settings.page_size, 1, 1024),
+        ("--num-blocks", settings.num_blocks, 1, 2**20),
+        ("--max-step-tokens", settings.max_step_tokens, 1, 2**20),
+        ("--seed", settings.seed, 0, 2**62),  # Prompts count up from it, and end below 2**63.
     ):
         if value is not None and value < low:
             raise UsageError(f"{option} must be at least {low}, got {value}")
+        if value is not None and high is not None and value > high:
+            raise UsageError(f"{option} must be at most {high}, got {value}")
 
 
 def _traffic(text: str | None, prompts: list[PromptRow]) -> tuple[str | None, list[ScriptRow] | None]:
     """A generator's name, or the rows of a script file."""
     if text is None:
         return None, None
-    path = Path(text)
-    if path.is_file():
-        return None, read_script(path, [row.id for row in prompts])
+    if os.path.isfile(text):  # Path.is_file would raise for a name that is too long.
+        return None, read_script(Path(text), [row.id for row in prompts])
     generator(text)
     return text, None
 
@@ -171,15 +173,21 @@ def _traffic(text: str | None, prompts: list[PromptRow]) -> tuple[str | None, li
 def check_out(out: Path | None) -> None:
     """Refuse an output folder that cannot become a new run, before a model is loaded for it."""
     folder = Path("runs") if out is None else out
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out {folder} is a file: name a folder that is new or empty")
-    if out is not None and out.is_dir() and next(out.iterdir(), None) is not None:
-        raise UsageError(f"--out {out} is not empty: name a folder that is new or empty")
-    parent = folder.absolute()
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write the output folder {folder}: choose another with --out")
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--out {folder} is a file: name a folder that is new or empty")
+        if out is not None and out.is_dir() and next(out.iterdir(), None) is not None:
+            raise UsageError(f"--out {out} is not empty: name a folder that is new or empty")
+        parent = folder.absolute()
+        while not os.path.lexists(parent):
+            parent = parent.parent
+        parent.lstat()  # lexists says no to a name that is too long; lstat says why at the first parent that is there.
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot write the output folder {folder}: choose another with --out")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the output folder {folder}: {error.strerror}; choose another with --out"
+        ) from None
 
 
 def _check_pool(settings: ProbeSettings, probes: tuple[Probe, ...]) -> None:
@@ -216,8 +224,9 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         ],
         "effective_config": {
             "target": described["model"],
-            "prompts": "packaged" if settings.prompts is None else settings.prompts.name,
-            "traffic": plan.generator or (None if settings.traffic is None else Path(settings.traffic).name),
+            "prompts": "packaged" if settings.prompts is None else _printable(settings.prompts.name),
+            "traffic": plan.generator
+            or (None if settings.traffic is None else _printable(Path(settings.traffic).name)),
             "traffic_digest": None if plan.script is None else sha256_file(Path(settings.traffic or "")),
             "axes_by_name": None if plan.asked_axes is None else list(plan.asked_axes),
             "kernels": settings.kernels,
@@ -246,6 +255,11 @@ def _manifest(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _printable(name: str) -> str:
+    """A file's name as JSON can hold it: bytes that are no UTF-8 as escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _without_folder(target: str) -> str:
-    kind, separator, model = target.partition(":")
+    kind, separator, model = _printable(target).partition(":")
     return f"{kind}{separator}{Path(model).name}" if Path(model).is_absolute() or Path(model).exists() else target

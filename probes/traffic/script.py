@@ -26,6 +26,8 @@ from detharness.records.canonical import read_json
 from detharness.records.jsonl import read_jsonl
 from detharness.targets.protocol import Arrival, SamplingParams, ScriptedTarget
 
+LAST_STEP = 100_000  # The engine walks to the last arrival step by step, idle or not.
+
 
 @dataclass(frozen=True)
 class ScriptRow:
@@ -74,8 +76,8 @@ def _step(row: Mapping[str, Any], name: str, default: int | None, where: str) ->
     value = row.get(name, default)
     if value is None and name not in row:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{where}: {name} must be a whole number of at least 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LAST_STEP:
+        raise UsageError(f"{where}: {name} must be a whole number from 0 to {LAST_STEP}, got {value!r}")
     return value
 
 

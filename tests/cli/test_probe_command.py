@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -67,6 +68,20 @@ def test_version():
         (["--prompts", "bad.jsonl"], "bad.jsonl, line 2: not valid JSON"),
         (["--prompts", "empty.jsonl"], "empty.jsonl, line 1: the prompt is empty"),
         (["--traffic", "bad-script.jsonl"], "bad-script.jsonl, line 1: no prompt has the id"),
+        (["--prompts", "marked.txt"], "marked.txt, line 1: starts with a byte order mark"),
+        (["--prompts", "pipe"], "pipe is a pipe or a device"),
+        (["--prompts", "red\x1b[31m\n.txt"], r"cannot read red\x1b[31m\n.txt"),
+        (["--traffic", "x" * 300], "unknown traffic"),
+        (["--traffic", "late.jsonl"], "late.jsonl, line 1: step must be a whole number from 0 to 100000"),
+        (["--out", "x" * 300], "File name too long"),
+        (["--out", "loop"], "cannot write the output folder loop"),
+        (["--out", "bad.jsonl/below"], "cannot write the output folder bad.jsonl/below"),
+        (["--page-size", "100000"], "--page-size must be at most 1024"),
+        (["--trials", "1" + "0" * 30], "--trials must be at most 10000"),
+        (["--num-blocks", "1" + "0" * 30], "--num-blocks must be at most"),
+        (["--max-step-tokens", "1" + "0" * 30], "--max-step-tokens must be at most"),
+        (["--seed", "1" + "0" * 30], "--seed must be at most"),
+        (["--temperature", "nan"], "--temperature: temperature must be a finite number"),
         (["--out", "used"], "--out used is not empty"),
         (["--out", "bad.jsonl"], "--out bad.jsonl is a file"),
         (["--trials", "0"], "--trials must be at least 1"),
@@ -78,6 +93,10 @@ def test_a_mistake_is_one_sentence_and_exit_2(tmp_path, arguments, message):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
     (tmp_path / "empty.jsonl").write_text('{"prompt": ""}\n')
     (tmp_path / "bad-script.jsonl").write_text('{"probe": "nobody"}\n')
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfhello")
+    (tmp_path / "late.jsonl").write_text('{"prompt": "a", "step": 1000000000000}\n')
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "manifest.json").write_text("{}")
     done = detharness("probe", *arguments, cwd=tmp_path)

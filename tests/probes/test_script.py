@@ -47,7 +47,7 @@ def test_a_script_of_load_alone_is_met_by_every_probe_at_step_0(tmp_path, mini_t
     ("name", "content", "message"),
     [
         ("s.jsonl", '{"probe": "a"}\n{"probe": "z"}\n', r"s\.jsonl, line 2: no prompt has the id 'z': known are a, b"),
-        ("s.jsonl", '{"probe": "a", "step": -1}\n', "line 1: step must be a whole number of at least 0, got -1"),
+        ("s.jsonl", '{"probe": "a", "step": -1}\n', "line 1: step must be a whole number from 0 to 100000, got -1"),
         ("s.jsonl", '{"probe": "a", "step": null}\n', "line 1: step must be a whole number"),
         ("s.jsonl", '{"probe": "a", "step": 3, "cancel_step": 3}\n', "line 1: cancel_step must come after step 3"),
         ("s.jsonl", '{"probe": "a", "max_tokens": 3}\n', "a probe row takes step and cancel_step only"),
