@@ -27,3 +27,7 @@ class CapacityError(DetharnessError):
 
 class KernelError(DetharnessError):
     """A kernel that is not certified on this host, or operands it does not support."""
+
+
+class BackendWarning(UserWarning):
+    """The invariant kernels run on a slower backend than this host should have; their report names it."""

@@ -8,6 +8,7 @@ tiles, threads over independent outputs) and may change at any time, because it 
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from detharness.errors import UsageError
+from detharness.errors import BackendWarning, UsageError
 
 KernelName = Literal["torch", "invariant"]
+Backend = Literal["auto", "cpp", "pytorch"]
 
 OPERATORS = (
     "linear",
@@ -200,17 +202,34 @@ class KernelSet(ABC):
         """Ids of the reduction plans used so far, sorted; empty where the library decides."""
 
 
-def kernel_set(name: str) -> KernelSet:
-    """Return the kernel set called ``name`` ("torch" or "invariant") for the CPU."""
+def kernel_set(name: str, backend: Backend = "auto") -> KernelSet:
+    """Return the kernel set called ``name`` ("torch" or "invariant") for the CPU.
+
+    ``backend`` chooses how the invariant set is built. "auto" takes C++ and, where that cannot be built or run,
+    PyTorch, with one ``BackendWarning``; "cpp" and "pytorch" insist, and "cpp" raises KernelError where it cannot be.
+    """
     if name == "torch":
         from detharness.kernels.library import LibraryKernels
 
         return LibraryKernels()
-    if name == "invariant":
-        from detharness.kernels.pytorch import RowPureKernels
+    if name != "invariant":
+        raise UsageError(f"unknown kernel set {name!r}: use 'torch' or 'invariant'")
+    if backend != "pytorch":
+        from detharness.kernels import cpu
 
-        return RowPureKernels()
-    raise UsageError(f"unknown kernel set {name!r}: use 'torch' or 'invariant'")
+        try:
+            return cpu.load()
+        except cpu.BuildError as error:
+            if backend == "cpp":
+                raise
+            warnings.warn(
+                f"the invariant kernels run on their slower PyTorch backend, because {error}",
+                BackendWarning,
+                stacklevel=2,
+            )
+    from detharness.kernels.pytorch import RowPureKernels
+
+    return RowPureKernels()
 
 
 def compute_dtype(name: str) -> torch.dtype:

@@ -109,18 +109,33 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def tiny_target(tiny_folder: Callable[..., Path]) -> Callable[..., Any]:
-    """``tiny_target(family, kernels, dtype)``: an EngineTarget on a tiny checkpoint, shared within the session."""
+    """``tiny_target(family, kernels, dtype, backend)``: an EngineTarget on a tiny checkpoint, shared in the session."""
     from detharness.targets.engine import EngineTarget
 
-    opened: dict[tuple[str, str, str], Any] = {}
+    opened: dict[tuple[str, ...], Any] = {}
 
-    def open_target(family: str = "llama", kernels: str = "invariant", dtype: str = "fp32") -> Any:
-        key = (family, kernels, dtype)
+    def open_target(
+        family: str = "llama", kernels: str = "invariant", dtype: str = "fp32", backend: str = "auto"
+    ) -> Any:
+        key = (family, kernels, dtype, backend)
         if key not in opened:
-            opened[key] = EngineTarget(str(tiny_folder(family)), kernels, dtype)
+            opened[key] = EngineTarget(str(tiny_folder(family)), kernels, dtype, kernel_backend=backend)
         return opened[key]
 
     return open_target
+
+
+@pytest.fixture(scope="session", params=["cpp", "pytorch"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend of the invariant kernels; C++ is left out, with the reason, where it cannot be built."""
+    from detharness.kernels.contract import kernel_set
+    from detharness.kernels.cpu import BuildError
+
+    try:
+        kernel_set("invariant", request.param)
+    except BuildError as error:
+        pytest.skip(str(error))
+    return str(request.param)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,7 @@ from detharness.engine.loop import Engine
 from detharness.engine.replay import replay
 from detharness.engine.sequence import Request
 from detharness.errors import RequestError, UsageError
-from detharness.kernels.contract import compute_dtype, kernel_set
+from detharness.kernels.contract import Backend, compute_dtype, kernel_set
 from detharness.targets.protocol import (
     Arrival,
     EngineConfig,
@@ -34,11 +34,20 @@ from detharness.targets.protocol import (
 class EngineTarget:
     """A checkpoint under one kernel set and dtype. Siblings made by ``with_kernels`` share loaded weights."""
 
-    def __init__(self, model: str, kernels: str, dtype: str, checkpoints: dict[str, Checkpoint] | None = None):
+    def __init__(
+        self,
+        model: str,
+        kernels: str,
+        dtype: str,
+        *,
+        kernel_backend: Backend = "auto",
+        checkpoints: dict[str, Checkpoint] | None = None,
+    ) -> None:
         self.model = model
         self.dtype = dtype
+        self._kernel_backend = kernel_backend
         self._checkpoints = {} if checkpoints is None else checkpoints
-        self._kernel_set = kernel_set(kernels)
+        self._kernel_set = kernel_set(kernels, kernel_backend)
         if dtype not in self._checkpoints:
             self._checkpoints[dtype] = load_checkpoint(model, dtype=compute_dtype(dtype))
         self.checkpoint = self._checkpoints[dtype]
@@ -76,7 +85,13 @@ class EngineTarget:
 
     def with_kernels(self, kernels: str, dtype: str | None = None) -> EngineTarget:
         """The same checkpoint under another kernel set (and dtype)."""
-        return EngineTarget(self.model, kernels, dtype or self.dtype, self._checkpoints)
+        return EngineTarget(
+            self.model,
+            kernels,
+            dtype or self.dtype,
+            kernel_backend=self._kernel_backend,
+            checkpoints=self._checkpoints,
+        )
 
     def describe(self) -> dict[str, Any]:
         """What belongs in a manifest: digests, family, end tokens, the chat template with the date it was told, and

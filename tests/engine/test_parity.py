@@ -76,10 +76,11 @@ def test_error_against_fp64_is_at_most_twice_that_of_transformers(tiny_folder, n
     tokens = tuple(int(t) for t in np.random.default_rng(1).integers(0, 256, 60))
     truth = transformers_logits(folder, tokens, torch.float64)
     theirs = np.abs(transformers_logits(folder, tokens, torch.float32) - truth)
-    for kernels in ("torch", "invariant"):
-        ours = np.abs(engine_logits(EngineTarget(str(folder), kernels, "fp32"), tokens) - truth)
-        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean()), kernels
-        assert ours.max() <= 2 * theirs.max(), kernels
+    for kernels, backend in (("torch", "auto"), ("invariant", "cpp"), ("invariant", "pytorch")):
+        target = EngineTarget(str(folder), kernels, "fp32", kernel_backend=backend)
+        ours = np.abs(engine_logits(target, tokens) - truth)
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean()), (kernels, backend)
+        assert ours.max() <= 2 * theirs.max(), (kernels, backend)
 
 
 @pytest.fixture(scope="module")
@@ -142,16 +143,19 @@ def test_smollm2_greedy_text_equals_transformers_and_the_error_bound_holds(smoll
     )
     model = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # Go on after an end token, as the engine is asked to.
-    for index, tokens in enumerate(prompts):
-        with torch.inference_mode():
-            reply = model.generate(
-                torch.tensor([tokens]),
-                attention_mask=torch.ones(1, len(tokens), dtype=torch.int64),
-                do_sample=False,
-                max_new_tokens=64,
-                pad_token_id=0,
-            )[0, len(tokens) :]
-        assert played.completions[str(index), 0].token_ids == tuple(reply.tolist()), PROMPTS[index]
+    longest = max(len(tokens) for tokens in prompts)
+    padded = [[0] * (longest - len(tokens)) + list(tokens) for tokens in prompts]
+    mask = [[0] * (longest - len(tokens)) + [1] * len(tokens) for tokens in prompts]
+    with torch.inference_mode():
+        replies = model.generate(
+            torch.tensor(padded),
+            attention_mask=torch.tensor(mask),
+            do_sample=False,
+            max_new_tokens=64,
+            pad_token_id=0,
+        )[:, longest:].tolist()
+    for index, reply in enumerate(replies):
+        assert played.completions[str(index), 0].token_ids == tuple(reply), PROMPTS[index]
 
     text = prompts[1] + played.completions["1", 0].token_ids[:32]
     truth = transformers_logits(smollm2_folder, text, torch.float64)

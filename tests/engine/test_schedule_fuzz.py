@@ -121,9 +121,8 @@ def bits(completion) -> list[tuple]:
 class Fuzz:
     """Plays scenarios under one kernel set, compares with each request alone, counts what was exercised."""
 
-    def __init__(self, tiny_target, kernels: str) -> None:
-        self._target = tiny_target
-        self._kernels = kernels
+    def __init__(self, tiny_target, kernels: str, backend: str = "auto") -> None:
+        self._target = lambda family, dtype: tiny_target(family, kernels, dtype, backend)
         self._alone: dict[tuple[str, str, str], dict] = {}
         self.counts: Counter[str] = Counter()
 
@@ -131,16 +130,14 @@ class Fuzz:
         key = (family, dtype, name)
         if key not in self._alone:
             tokens, params = PROBED[name]
-            played = self._target(family, self._kernels, dtype).play(
+            played = self._target(family, dtype).play(
                 [Arrival(0, name, tokens, params)], EngineConfig(dtype=dtype, num_blocks=64)
             )
             self._alone[key] = {sample: bits(done) for (_, sample), done in played.completions.items()}
         return self._alone[key]
 
     def check(self, scenario: Scenario) -> None:
-        played = self._target(scenario.family, self._kernels, scenario.config.dtype).play(
-            scenario.arrivals, scenario.config
-        )
+        played = self._target(scenario.family, scenario.config.dtype).play(scenario.arrivals, scenario.config)
         self._count(scenario, played)
         for (name, sample), done in played.completions.items():
             if name not in PROBED:
@@ -187,9 +184,9 @@ def run(fuzz: Fuzz, schedules: int) -> None:
 
 
 @pytest.mark.timeout(0)  # The 10,000-schedule run takes as long as it takes.
-def test_any_schedule_gives_the_same_bits_under_invariant_kernels(tiny_target, request):
+def test_any_schedule_gives_the_same_bits_under_invariant_kernels(tiny_target, backend, request):
     schedules = request.config.getoption("--schedules")
-    fuzz = Fuzz(tiny_target, "invariant")
+    fuzz = Fuzz(tiny_target, "invariant", backend)
     run(fuzz, schedules)
     print(dict(sorted(fuzz.counts.items())))
     assert fuzz.counts["schedules"] >= schedules
