@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "pool.h"
@@ -62,20 +63,23 @@ struct State {
     float* mixed;
 };
 
+// One stage of `sum_each`: the lanes of each vector are halved and two vectors become one. A vector holds blocks of
+// 2 * half lanes, each of another key; v[j] keeps its keys and takes those of v[j + half], interleaved.
+template <int half, int... I>
+DH_INLINE void sum_stage(VecF (&v)[kWidth], std::integer_sequence<int, I...>) {
+    const VecI low = {((I % (2 * half) < half ? 0 : kWidth) + I / (2 * half) * (2 * half) + I % half)...};
+    const VecI high = {((I % (2 * half) < half ? 0 : kWidth) + I / (2 * half) * (2 * half) + I % half + half)...};
+    DH_UNROLL for (int j = 0; j < half; ++j)
+        v[j] = __builtin_shuffle(v[j], v[j + half], low) + __builtin_shuffle(v[j], v[j + half], high);
+}
+
 // Sums kWidth vectors of kWidth lanes each: lane i of the result is the halving sum of v[i].
 DH_INLINE VecF sum_each(VecF (&v)[kWidth]) {
-    // At each stage the lanes of a vector are halved and two vectors become one: v[j] keeps keys j, j + half, ...
-    DH_UNROLL for (int half = kWidth / 2; half > 0; half /= 2) {
-        VecI low, high;
-        DH_UNROLL for (int i = 0; i < kWidth; ++i) {
-            // Blocks of 2 * half lanes belong to one key; the other key's blocks are interleaved behind them.
-            const int block = i / (2 * half), lane = i % (2 * half);
-            low[i] = (lane < half ? 0 : kWidth) + block * 2 * half + lane % half;
-            high[i] = low[i] + half;
-        }
-        DH_UNROLL for (int j = 0; j < half; ++j)
-            v[j] = __builtin_shuffle(v[j], v[j + half], low) + __builtin_shuffle(v[j], v[j + half], high);
-    }
+    constexpr auto lanes = std::make_integer_sequence<int, kWidth>{};
+    if constexpr (kWidth > 8) sum_stage<8>(v, lanes);
+    if constexpr (kWidth > 4) sum_stage<4>(v, lanes);
+    sum_stage<2>(v, lanes);
+    sum_stage<1>(v, lanes);
     return v[0];
 }
 
@@ -219,6 +223,11 @@ void gather(
         if (!call.kv_bf16 && call.padded == call.width) {
             block.keys[j] = static_cast<const float*>(call.k_pages) + at;
             block.values[j] = static_cast<const float*>(call.v_pages) + at;
+            // The hardware does not follow keys that stand a page apart; ask for all of them before the first is used.
+            for (int64_t d = 0; d < call.width; d += kLanes) {
+                __builtin_prefetch(block.keys[j] + d);
+                __builtin_prefetch(block.values[j] + d);
+            }
             continue;
         }
         float* k = copies + j * call.padded;

@@ -293,6 +293,8 @@ def _joined_bias(weights: Sequence[Tensor], biases: Sequence[Tensor | None], col
 
 def _is_bf16(x: Tensor, what: str) -> bool:
     """True for bf16, False for fp32; the library reads host memory of these two only."""
+    if not x.is_cpu:
+        raise KernelError(f"{what} must be in host memory for the C++ kernels, not on {x.device}")
     if x.dtype == torch.bfloat16:
         return True
     if x.dtype == torch.float32:

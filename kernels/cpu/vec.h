@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -129,11 +130,13 @@ DH_INLINE void store_first(T* p, F16 x, int64_t n) {
 }
 
 // Lane i of the result is lane i + half of x, for the lower lanes.
+template <int half, int... I>
+DH_INLINE VecF rotate_lanes(VecF x, std::integer_sequence<int, I...>) {
+    return __builtin_shuffle(x, VecI{((I + half) % kWidth)...});
+}
 template <int half>
 DH_INLINE VecF upper_lanes(VecF x) {
-    VecI index;
-    DH_UNROLL for (int i = 0; i < kWidth; ++i) index[i] = (i + half) % kWidth;
-    return __builtin_shuffle(x, index);
+    return rotate_lanes<half>(x, std::make_integer_sequence<int, kWidth>{});
 }
 
 // Combines the lanes by halving: lane i with lane i+8, then i+4, i+2, i+1.

@@ -33,6 +33,15 @@ def test_a_row_has_one_value_whatever_the_row_count(kernels, length, columns, dt
         assert torch.equal(kernels.linear(x[:rows], packed), alone[:rows]), rows
 
 
+def test_no_rows_give_no_rows(kernels):
+    x, weight, bias = inputs(3, 40, 96, torch.float32)
+    for packed in (kernels.pack_linear([weight], [bias]), kernels.pack_linear([weight.bfloat16()], [None])):
+        assert kernels.linear(x[:0], packed).shape == (0, 40)
+    assert kernels.rms_norm(x[:0], weight[0], 1e-5).shape == (0, 96)
+    assert kernels.silu_and_mul(x[:0]).shape == (0, 48)
+    assert kernels.log_softmax(x[:0]).shape == (0, 96)
+
+
 def test_row_counts_of_many_blocks_of_rows(kernels):
     # 2000 rows of 576 are several row blocks and panel chunks.
     x, weight, bias = inputs(2000, 96, 576, torch.float32)
@@ -163,6 +172,8 @@ def test_refusals_name_the_dtype_and_the_shape(kernels):
         kernels.linear(x.double(), packed)
     with pytest.raises(KernelError, match="rows of 8 elements"):
         kernels.linear(x[:, :7], packed)
+    with pytest.raises(KernelError, match="in host memory"):
+        kernels.linear(x.to("meta"), packed)
     with pytest.raises(KernelError, match="float16"):
         kernels.pack_linear([weight.half()], [None])
     with pytest.raises(KernelError, match="one dtype"):
