@@ -8,18 +8,17 @@ from detharness.engine.sequence import Sequence
 def advance(sequence: Sequence, token_id: int, end_tokens: frozenset[int], max_positions: int) -> str:
     """Append a drawn token, set ``finish_reason`` if it ends the sequence; return the text that became certain.
 
-    An end token or stop id stays in ``token_ids``; a stop string is cut from the text. Text that may still turn
+    An end token or stop id stays in ``token_ids``; a stop string is cut from the text, and
+    is what ended it even where its last character came out with an end token. Text that may still turn
     out to be the start of a stop string is held back. Reaching the model's context ends with "length".
     """
     sampling = sequence.request.sampling
     sequence.tokens.append(token_id)
-    if token_id in sampling.stop_token_ids or (token_id in end_tokens and not sampling.ignore_eos):
-        sequence.finish_reason, sequence.stop_reason = "stop", token_id
-        sequence.text += sequence.detokenizer.flush()
-        return _show(sequence, len(sequence.text))
-    sequence.text += sequence.detokenizer.push(token_id)
+    at_end = token_id in sampling.stop_token_ids or (token_id in end_tokens and not sampling.ignore_eos)
     at_limit = sequence.generated >= sampling.max_tokens or len(sequence.tokens) >= max_positions
-    if at_limit:
+    if not at_end:
+        sequence.text += sequence.detokenizer.push(token_id)
+    if at_end or at_limit:
         sequence.text += sequence.detokenizer.flush()
     if sampling.stop:
         found = [(at, text) for text in sampling.stop if (at := sequence.text.find(text)) >= 0]
@@ -28,6 +27,9 @@ def advance(sequence: Sequence, token_id: int, end_tokens: frozenset[int], max_p
             sequence.text = sequence.text[:at]
             sequence.finish_reason, sequence.stop_reason = "stop", text
             return _show(sequence, at)
+    if at_end:
+        sequence.finish_reason, sequence.stop_reason = "stop", token_id
+        return _show(sequence, len(sequence.text))
     if at_limit:
         sequence.finish_reason = "length"
         return _show(sequence, len(sequence.text))
