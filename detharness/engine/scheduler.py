@@ -156,8 +156,7 @@ class Scheduler:
         return True
 
     def _release(self, sequence: Sequence, step: int) -> None:
-        # Deepest page first: the head of a chain is the last to be evicted, as it serves the most requests.
-        self._pool.release(sequence.block_table[::-1], step)
+        self._pool.release(sequence.block_table, step)
         sequence.block_table = []
         sequence.page_keys = []
         sequence.computed = 0

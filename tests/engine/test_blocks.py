@@ -55,16 +55,28 @@ def test_a_cached_prefix_is_found_and_never_covers_the_last_token():
     assert blocks.match([7, 8, 1], 1) == [], "a page is keyed by its whole prefix, not by its own tokens"
 
 
-def test_eviction_is_least_recently_used_then_lowest_page():
+def test_eviction_is_least_recently_used_then_highest_page():
     blocks, released = pool(3)
     owned = [blocks.allocate(0) for _ in range(3)]
     for page, first in zip(owned, (1, 2, 3), strict=True):
         blocks.register(page, page_key(CHAIN_ROOT, [first, first]))
     blocks.release([0, 1, 2], 1)
     blocks.release(blocks.match([1, 1, 0], 5), 5)
-    assert [blocks.allocate(6) for _ in range(3)] == [1, 2, 0]
-    assert released == [1, 2, 0]
+    assert [blocks.allocate(6) for _ in range(3)] == [2, 1, 0]
+    assert released == [2, 1, 0]
     assert blocks.match([1, 1, 0], 7) == []
+
+
+def test_one_eviction_costs_a_chain_its_tail_not_its_head():
+    blocks, released = pool(3)
+    tokens = [1, 2, 3, 4, 5, 6]
+    owned = [blocks.allocate(0) for _ in range(3)]
+    for page, key in zip(owned, chain(tokens), strict=True):
+        blocks.register(page, key)
+    blocks.release(owned, 1)
+    blocks.allocate(2)
+    assert released == [2]
+    assert blocks.match([*tokens, 7], 3) == [0, 1]
 
 
 def test_shared_pages_are_not_evicted_while_owned():
