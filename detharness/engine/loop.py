@@ -136,10 +136,10 @@ class Engine:
         Streaming callbacks are called last, when the step is whole: they may add and abort requests. What one raises
         comes out of here (several as an ExceptionGroup) in place of the record, and the engine can go on.
         """
-        with _threads(self.config.threads):
+        with intraop_threads(self.config.threads):
             plan = self._scheduler.schedule(self._step)
             groups = [self._group(piece) for piece in plan.slices]
-            sampled = self._compute(plan.slices, groups, observe) if groups else []
+            logit_rows, sampled = self._compute(plan.slices, groups, observe) if groups else ((), [])
             record = StepRecord(
                 step=self._step,
                 groups=tuple(replace(group, sampled=tokens) for group, tokens in zip(groups, sampled, strict=True)),
@@ -150,6 +150,8 @@ class Engine:
                 plan_ids=self._decoder.kernels.plan_ids(),
                 threads=torch.get_num_threads(),
                 page_size=self.config.page_size,
+                num_blocks=self.num_blocks,
+                logit_rows=logit_rows,
             )
         self._step += 1
         self._stream()
@@ -175,8 +177,11 @@ class Engine:
 
     def _compute(
         self, slices: Many[Slice], groups: Many[RowGroup], observe: StepObserver | None
-    ) -> list[tuple[int, ...]]:
-        """Run the rows, record prompt logprobs, draw the next tokens and append them; the tokens drawn per slice."""
+    ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """Run the rows, record prompt logprobs, draw the next tokens and append them.
+
+        Returns the rows whose logits were computed, and the tokens drawn per slice.
+        """
         token_ids, batch = paged_batch(groups, self.config.page_size)
         wanted = _LogitRows()
         for piece, first in zip(slices, batch.row_starts.tolist()[:-1], strict=True):
@@ -192,8 +197,8 @@ class Engine:
             def observer(layer: int, operator: str, rows: Tensor) -> None:
                 observe(self._step, names, layer, operator, rows)
 
-        rows = torch.tensor(wanted.prompt_rows + wanted.sample_rows, dtype=torch.int64)
-        logits = self._decoder.forward(token_ids, batch, self._pages, rows, observer)
+        rows = wanted.prompt_rows + wanted.sample_rows
+        logits = self._decoder.forward(token_ids, batch, self._pages, torch.tensor(rows, dtype=torch.int64), observer)
         self._record_prompt(wanted, logits[: len(wanted.prompt_rows)])
         drawn = self._draw([piece.sequence for piece in wanted.sampling], logits[len(wanted.prompt_rows) :])
         # Nothing above moves a sequence, so a step that fails in its arithmetic can be taken again.
@@ -202,7 +207,9 @@ class Engine:
         for token in drawn:
             self._advance(token)
         tokens = {token.sequence.name: token.token_id for token in drawn}
-        return [(tokens[piece.sequence.name],) if piece.sequence.name in tokens else () for piece in slices]
+        return tuple(rows), [
+            (tokens[piece.sequence.name],) if piece.sequence.name in tokens else () for piece in slices
+        ]
 
     def _record_prompt(self, wanted: _LogitRows, logits: Tensor) -> None:
         if not len(logits):
@@ -297,7 +304,8 @@ class _LogitRows:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def intraop_threads(count: int | None) -> Iterator[None]:
+    """Give torch ``count`` intra-op threads inside; None leaves them as they are."""
     before = torch.get_num_threads()
     if count is None or count == before:
         yield

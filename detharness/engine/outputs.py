@@ -72,6 +72,8 @@ class StepRecord:
     """One engine step: enough to replay its arithmetic and to prove which axes were exercised.
 
     cache_hits: (request id, sample index, tokens) for samples admitted in this step with a cached prefix.
+    logit_rows: the rows whose logits were computed, in that order: prompt rows to be scored, then one per group that
+    drew a token. num_blocks: pages in the pool, also where their number was found automatically.
     """
 
     step: int
@@ -83,6 +85,8 @@ class StepRecord:
     plan_ids: tuple[str, ...]
     threads: int
     page_size: int
+    num_blocks: int
+    logit_rows: tuple[int, ...]
 
     @property
     def rows(self) -> int:

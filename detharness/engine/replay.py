@@ -15,6 +15,7 @@ from torch import Tensor
 
 from detharness.engine.batch import paged_batch
 from detharness.engine.decoder import Decoder
+from detharness.engine.loop import intraop_threads
 from detharness.engine.outputs import StepRecord
 from detharness.engine.pages import KVPages
 from detharness.engine.params import FreePages
@@ -22,8 +23,10 @@ from detharness.errors import UsageError
 
 
 def replay(decoder: Decoder, trace: Many[StepRecord]) -> Iterator[Tensor]:
-    """Yield, per recorded step, logits fp32 [groups, V] of each row group's last row.
+    """Yield, per recorded step, logits fp32 [len(logit_rows), V] of the rows whose logits were computed then.
 
+    Under the kernel set that was recorded they are those of the live step bit by bit, for library kernels too: the
+    head sees as many rows, and torch has as many threads.
     The trace must start at the engine's first step: pages are filled by replaying the steps that wrote them.
     """
     if not trace or trace[0].step != 0 or any(b.step != a.step + 1 for a, b in itertools.pairwise(trace)):
@@ -35,4 +38,7 @@ def replay(decoder: Decoder, trace: Many[StepRecord]) -> Iterator[Tensor]:
             yield torch.empty(0, decoder.config.vocab_size)
             continue
         token_ids, batch = paged_batch(record.groups, record.page_size)
-        yield decoder.forward(token_ids, batch, pages, batch.row_starts[1:] - 1)
+        rows = torch.tensor(record.logit_rows, dtype=torch.int64)
+        with intraop_threads(record.threads):
+            logits = decoder.forward(token_ids, batch, pages, rows)
+        yield logits

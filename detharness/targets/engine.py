@@ -136,6 +136,8 @@ class EngineTarget:
         due: dict[int, list[Arrival]] = {}
         cancels: dict[int, list[str]] = {}
         for arrival in arrivals:
+            if arrival.step < 0:
+                raise UsageError(f"arrival {arrival.request_id!r} has step {arrival.step}: steps count from 0")
             due.setdefault(arrival.step, []).append(arrival)
             if arrival.cancel_step is not None:
                 cancels.setdefault(arrival.cancel_step, []).append(arrival.request_id)
@@ -144,10 +146,10 @@ class EngineTarget:
         result = PlayResult()
         last_arrival = max(due, default=-1)
         while engine.busy or engine.step_number <= last_arrival:
-            for request_id in cancels.get(engine.step_number, ()):
-                engine.abort(request_id)
             for arrival in due.get(engine.step_number, ()):
                 engine.add(Request(arrival.request_id, arrival.token_ids, arrival.sampling, arrival.capture_logits))
+            for request_id in cancels.get(engine.step_number, ()):
+                engine.abort(request_id)
             result.trace.append(engine.step(self._observe_step if self._observing else None))
             for done in engine.take_finished():
                 result.completions[done.request_id, done.sample_index] = done
@@ -161,7 +163,7 @@ class EngineTarget:
         return self._trace
 
     def replay(self, trace: Many[StepRecord]) -> list[NDArray[np.float32]]:
-        """Feed a recorded schedule to the model: logits [groups, V] of each group's last row, per step."""
+        """Feed a recorded schedule to the model: logits [len(logit_rows), V] of the recorded rows, per step."""
         return [logits.numpy() for logits in replay(self.decoder, trace)]
 
     @contextmanager

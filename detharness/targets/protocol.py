@@ -110,7 +110,7 @@ class ScriptedTarget(Protocol):
         """The schedule trace of the last play."""
 
     def replay(self, trace: Sequence[StepRecord]) -> list[NDArray[np.float32]]:
-        """Feed a recorded schedule to the model, step by step; logits rows [rows, V] for each step."""
+        """Feed a recorded schedule to the model, step by step; logits [len(logit_rows), V] for each step."""
 
     def observe(
         self, layer: int | None, operator: str | None, row: tuple[str, int] | None

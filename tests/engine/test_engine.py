@@ -250,26 +250,35 @@ def test_a_dtype_other_than_the_loaded_one_is_refused(target):
 
 
 @pytest.mark.parametrize("kernels", ["torch", "invariant"])
-def test_a_recorded_schedule_replays_to_the_same_logits(tiny_target, kernels):
-    target = tiny_target("qwen3", kernels, "fp32")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_recorded_schedule_replays_to_the_same_bits_even_under_library_kernels(tiny_target, kernels, dtype):
+    target = tiny_target("qwen3", kernels, dtype)
     arrivals = [
-        Arrival(step, f"r{step}", tuple(range(step, step + 11)), greedy(), capture_logits=True) for step in range(3)
+        Arrival(
+            step,
+            f"r{step}",
+            tuple(range(step, step + 11)),
+            greedy(prompt_logprobs=0 if step == 1 else None),
+            capture_logits=True,
+        )
+        for step in range(3)
     ]
-    config = EngineConfig(num_blocks=7, page_size=4, max_step_tokens=9)
+    config = EngineConfig(dtype=dtype, num_blocks=7, page_size=4, max_step_tokens=9, threads=2)
     played = target.play(arrivals, config)
     assert any(record.preempted for record in played.trace), "the schedule should be a hard one"
-    replayed = target.replay(played.trace)
     rows: dict[str, list[np.ndarray]] = {}
-    for record, logits in zip(played.trace, replayed, strict=True):
-        for group, row in zip(record.groups, logits, strict=True):
-            if group.sampled:
-                rows.setdefault(group.request_id, []).append(row)
+    for record, logits in zip(played.trace, target.replay(played.trace), strict=True):
+        assert len(logits) == len(record.logit_rows)
+        drew = [group.request_id for group in record.groups if group.sampled]
+        for name, row in zip(drew, logits[len(logits) - len(drew) :], strict=True):
+            rows.setdefault(name, []).append(row)
     for (name, _), done in played.completions.items():
-        if kernels == "invariant":
-            assert np.array_equal(np.stack(rows[name]).view(np.int32), done.logits.view(np.int32))
-        else:
-            # The replay asks for every group's logits, so the head sees another row count than the live step did.
-            assert np.allclose(np.stack(rows[name]), done.logits, atol=1e-3)
+        assert np.array_equal(np.stack(rows[name]).view(np.int32), done.logits.view(np.int32))
+
+
+def test_an_automatic_pool_is_recorded(target):
+    played = target.play([Arrival(0, "a", (1, 2), greedy(max_tokens=1))], EngineConfig(max_running=2, page_size=8))
+    assert [record.num_blocks for record in played.trace] == [2 * target.context_length // 8]
 
 
 def test_a_trace_with_a_gap_is_refused(target):
@@ -315,6 +324,17 @@ def test_an_arrival_can_be_cancelled_by_the_script(target):
     assert played.completions["goes", 0].finish_reason == "aborted"
     assert len(played.completions["goes", 0].token_ids) == 5
     assert list(played.completions) == [("stays", 0), ("goes", 0)]
+
+
+def test_a_request_cancelled_at_its_own_step_never_runs(target):
+    played = target.play([Arrival(1, "a", (1, 2), greedy(), cancel_step=1)], EngineConfig(num_blocks=4))
+    assert (played.completions["a", 0].finish_reason, played.completions["a", 0].token_ids) == ("aborted", ())
+    assert not any(record.groups for record in played.trace)
+
+
+def test_an_arrival_before_the_first_step_is_refused(target):
+    with pytest.raises(UsageError, match=r"'early'.*count from 0"):
+        target.play([Arrival(-1, "early", (1, 2), greedy())], EngineConfig(num_blocks=4))
 
 
 def test_the_description_holds_digests_the_frozen_date_and_what_rendering_changed(tiny_folder):

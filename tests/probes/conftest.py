@@ -201,6 +201,8 @@ class _Play:
                 plan_ids=(),
                 threads=self.config.threads or THREADS,
                 page_size=self.config.page_size,
+                num_blocks=self.config.num_blocks,
+                logit_rows=(),
             )
         )
 
