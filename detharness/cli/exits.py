@@ -49,9 +49,10 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
     """Turn a ``DetharnessError`` into its sentence on stderr and exit 2, Ctrl-C into exit 130.
 
     ``debug`` prints the traceback in place of the sentence. Any other exception is a bug of ours and keeps it anyway.
-    A ``BackendWarning`` is printed as its sentence alone.
+    A ``BackendWarning`` is printed as its sentence alone, once: each arm asks for its kernels anew.
     """
     shown = warnings.showwarning
+    said: set[str] = set()
 
     def show(
         message: Warning | str,
@@ -62,7 +63,9 @@ def plain_errors(*, debug: bool) -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, BackendWarning):
-            say(f"Warning: {message}")
+            if str(message) not in said:
+                said.add(str(message))
+                say(f"Warning: {message}")
         else:
             shown(message, category, filename, lineno, file, line)
 

@@ -67,3 +67,9 @@ def test_a_closed_stdout_is_said():
 def test_names_from_outside_reach_the_terminal_escaped():
     done = ended(r"raise UsageError('no file \x1b[31mred\u202e, got ' + repr('a\\b'))", stderr=subprocess.PIPE)
     assert done.stderr == "Error: no file \\x1b[31mred\\u202e, got 'a\\\\b'\n"
+
+
+def test_a_backend_warning_is_said_once():
+    body = "import warnings as w; from detharness.errors import BackendWarning as B; "
+    body += "[(w.simplefilter('always'), w.warn('slow', B)) for arm in range(2)]"
+    assert ended(body, stderr=subprocess.PIPE).stderr == "Warning: slow\n"
