@@ -24,6 +24,7 @@ SOURCES = ("prompt", "messages", "token_ids")
 _OWN = ("n", "logprobs", "processed_logprobs", "prompt_logprobs")
 SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name not in _OWN)
 
+LONGEST_TEXT = 2**22  # Beyond every context, and seconds of tokenizing; a file that is no prompt would take minutes.
 TOP_LOGPROBS = 2  # The best two give the margin where logits are not captured.
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -39,6 +40,10 @@ class PromptSource:
     def tokens(self, target: ScriptedTarget) -> tuple[int, ...]:
         """Token ids under the target's tokenizer; UsageError if there are none or an id is outside its vocabulary."""
         if self.kind == "prompt":
+            if len(self.value) > LONGEST_TEXT:
+                raise UsageError(
+                    f"{self.where}: the prompt has {len(self.value)} characters, the most is {LONGEST_TEXT}"
+                )
             ids = target.tokenize(self.value)
         elif self.kind == "messages":
             ids = self._rendered(target)

@@ -147,7 +147,7 @@ def _arms(settings: ProbeSettings) -> tuple[Arm, ...]:
 def _check_numbers(settings: ProbeSettings) -> None:
     # The upper ends keep a slip of the finger from filling the memory; the context bounds --max-tokens.
     for option, value, low, high in (
-        ("--trials", settings.trials, 1, 10_000),
+        ("--trials", settings.trials, 1, 1000),
         ("--max-tokens", settings.max_tokens, 2, None),  # One token has no second row to move.
         ("--page-size", settings.page_size, 1, 1024),
         ("--num-blocks", settings.num_blocks, 1, 2**20),

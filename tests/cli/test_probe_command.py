@@ -77,7 +77,7 @@ def test_version():
         (["--out", "loop"], "cannot write the output folder loop"),
         (["--out", "bad.jsonl/below"], "cannot write the output folder bad.jsonl/below"),
         (["--page-size", "100000"], "--page-size must be at most 1024"),
-        (["--trials", "1" + "0" * 30], "--trials must be at most 10000"),
+        (["--trials", "1" + "0" * 30], "--trials must be at most 1000"),
         (["--num-blocks", "1" + "0" * 30], "--num-blocks must be at most"),
         (["--max-step-tokens", "1" + "0" * 30], "--max-step-tokens must be at most"),
         (["--seed", "1" + "0" * 30], "--seed must be at most"),
