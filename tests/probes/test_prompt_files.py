@@ -1,7 +1,7 @@
 import pytest
 
 from detharness.errors import UsageError
-from detharness.probes.prompt_files import packaged_prompts, read_prompts, tokenize_prompts
+from detharness.probes.prompt_files import LONGEST_TEXT, packaged_prompts, read_prompts, tokenize_prompts
 from detharness.targets.protocol import SamplingParams
 
 
@@ -76,7 +76,9 @@ def test_plain_text_is_one_prompt_a_line(tmp_path):
         ('{"token_ids": [-1]}', "token id -1 is outside"),
         ('{"prompt": "abcdefgh", "max_tokens": 995}', "8 prompt tokens and a reply of 995 do not fit .* of 1000"),
         ('{"messages": [{"role": "user", "content": ""}]}', "line 1: the prompt is empty"),
+        ('{"prompt": "%s"}' % ("x" * (LONGEST_TEXT + 1)), "line 1: the prompt has 4194305 characters"),
     ],
+    ids=["id too large", "id below 0", "over the context", "empty once rendered", "text too long"],
 )
 def test_what_only_the_tokenizer_can_refuse(tmp_path, mini_target, row, message):
     path = tmp_path / "p.jsonl"
