@@ -101,6 +101,9 @@ class Engine:
         name, model = repr(request.request_id), self._decoder.config
         if request.request_id in self._live:
             raise RequestError(f"request id {name} is already running: give each request its own id")
+        odd = [token for token in request.token_ids if not isinstance(token, int) or isinstance(token, bool)]
+        if odd:  # A tensor would round it without a word.
+            raise RequestError(f"request {name} holds {odd[0]!r} among its token ids: give whole numbers")
         if not request.token_ids:
             raise RequestError(f"request {name} has an empty prompt: give it at least one token")
         if len(request.token_ids) >= model.max_positions:

@@ -225,7 +225,14 @@ def test_the_context_ends_a_reply_with_length(target):
 
 @pytest.mark.parametrize(
     ("tokens", "words"),
-    [((), "empty prompt"), ((1,) * 512, "context"), ((5, 264), "token id 264"), ((-1,), "token id -1")],
+    [
+        ((), "empty prompt"),
+        ((1,) * 512, "context"),
+        ((5, 264), "token id 264"),
+        ((-1,), "token id -1"),
+        ((1, 1.5), "1.5"),
+        ((True,), "True"),
+    ],
 )
 def test_a_bad_prompt_is_refused_by_name(target, tokens, words):
     with pytest.raises(RequestError, match=f"'bad'.*{words}"):
