@@ -240,6 +240,7 @@ def _statistics(trials: Sequence[Row], diverged: int) -> dict[str, Any]:
         "tokens_compared": sum(row["with_solo"]["tokens"] for row in trials),
         "trials": len(trials),
         "diverged": diverged,
+        "non_finite_trials": sum(row["with_solo"]["non_finite"] for row in trials),
         "rate_interval_95": list(wilson_interval(diverged, len(trials))) if trials else None,
         "upper_bound_95": zero_event_upper_bound(len(trials)) if trials and not diverged else None,
         "diverged_tokens": parted,

@@ -82,6 +82,12 @@ def not_shown(report: Mapping[str, Any]) -> list[str]:
                 f"In the {arm['name']} arm, {combined['pairs_covered']} of {combined['pairs']} pairs of settings stood "
                 "together in a combined trial; the others did not meet."
             )
+    broken = [arm["name"] for arm in report["arms"] if arm["statistics"]["non_finite_trials"]]
+    if broken:
+        lines.append(
+            f"NaN or infinite logits stood in compared rows of {_listed(broken)}: equal bits say nothing about a model "
+            "that is broken."
+        )
     lines.append(
         "Only this model, these prompts, this machine and these library versions were looked at; another CPU may take "
         "other code paths."

@@ -72,13 +72,18 @@ def cached_weights(
         try:
             return _open_verified(path, key, shapes), ()
         except (CheckpointError, OSError) as error:
-            notes.append(f"cached weights rebuilt: {error}")
+            notes.append(f"cached weights rebuilt: {_reason(error)}")
     tensors = build()
     try:
         _write(path, tensors, key)
         return _open_verified(path, key, shapes), tuple(notes)
     except (CheckpointError, OSError, SafetensorError) as error:
-        return _in_memory(tensors, key), (*notes, f"weights not cached in {folder}: {error}")
+        return _in_memory(tensors, key), (*notes, f"weights not cached: {_reason(error)}; see DETHARNESS_CACHE")
+
+
+def _reason(error: Exception) -> str:
+    """Why, without a path: notes go into reports, which name no place of the machine."""
+    return error.strerror or "the disk failed" if isinstance(error, OSError) else "the file was damaged"
 
 
 def _in_memory(tensors: Mapping[str, torch.Tensor], key: CacheKey) -> Weights:

@@ -6,10 +6,12 @@ Everything but ``errors`` is imported inside functions, so that ``--help`` answe
 from __future__ import annotations
 
 import signal
+import sys
+import traceback
 
 import typer
 
-from detharness.cli.exits import INTERRUPTED
+from detharness.cli.exits import INTERNAL, INTERRUPTED
 from detharness.cli.probe import probe
 
 _app = typer.Typer(
@@ -43,9 +45,15 @@ _app.command("probe")(probe)
 
 
 def main() -> None:
-    """Run the command line; exits with the codes of docs/architecture.md."""
+    """Run the command line; exits with the codes of docs/architecture.md.
+
+    A fault of ours keeps its traceback and ends with 70, since Python's own 1 would say that the subject moved.
+    """
     try:
         _app()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(INTERNAL)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # One more Ctrl-C would only break into the interpreter's own clearing up.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

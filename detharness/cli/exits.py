@@ -16,6 +16,7 @@ import typer
 from detharness.errors import BackendWarning, DetharnessError, UsageError
 
 USAGE = 2
+INTERNAL = 70  # sysexits.h: an internal software error.
 INTERRUPTED = 130
 
 # A full or broken stream; files that cannot be written are a UsageError long before they come here.

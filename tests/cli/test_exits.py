@@ -73,3 +73,16 @@ def test_a_backend_warning_is_said_once():
     body = "import warnings as w; from detharness.errors import BackendWarning as B; "
     body += "[(w.simplefilter('always'), w.warn('slow', B)) for arm in range(2)]"
     assert ended(body, stderr=subprocess.PIPE).stderr == "Warning: slow\n"
+
+
+def test_a_fault_of_ours_ends_with_70_and_its_traceback(monkeypatch, capsys):
+    import detharness.cli as cli
+
+    def broken() -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(cli, "_app", broken)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 70
+    assert "ZeroDivisionError: ours" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from detharness.probes.runner import run
 from detharness.probes.tables import print_report
+from detharness.probes.wording import not_shown
 
 
 def play(plan):
@@ -86,3 +87,11 @@ def test_amplified_only_with_the_packaged_prompts(mini_target, make_plan):
     assert report["amplified"] is False
     plan = make_plan(mini_target(context_length=5000), prompts=None, out=None)
     assert plan.manifest["amplified"] is True
+
+
+def test_broken_logits_are_named_beside_equal_bits(mini_target, make_plan):
+    report = play(make_plan(mini_target(), kernels="invariant", axes="slot"))
+    assert report["arms"][0]["statistics"]["non_finite_trials"] == 0
+    assert not any("NaN" in line for line in not_shown(report))
+    report["arms"][0]["statistics"]["non_finite_trials"] = 1
+    assert any("NaN or infinite logits stood in compared rows of invariant/fp32" in line for line in not_shown(report))
