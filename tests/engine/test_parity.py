@@ -65,7 +65,7 @@ def engine_logits(target: EngineTarget, tokens: tuple[int, ...]) -> np.ndarray:
     """Logits at every position, each from the last row of a prefix played as a schedule of its own."""
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     arrivals = [Arrival(0, str(n), tokens[:n], params, capture_logits=True) for n in range(1, len(tokens) + 1)]
-    played = target.play(arrivals, EngineConfig(num_blocks=400))
+    played = target.play(arrivals, EngineConfig(dtype=target.dtype, num_blocks=400))
     return np.concatenate([done.logits for done in played.completions.values()]).astype(np.float64)
 
 
@@ -81,6 +81,23 @@ def test_error_against_fp64_is_at_most_twice_that_of_transformers(tiny_folder, n
         ours = np.abs(engine_logits(target, tokens) - truth)
         assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean()), (kernels, backend)
         assert ours.max() <= 2 * theirs.max(), (kernels, backend)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_in_bf16_the_error_is_at_most_twice_that_of_transformers_in_bf16(tiny_folder, family):
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_folder(family)
+    tokens = tuple(int(t) for t in np.random.default_rng(2).integers(0, 256, 40))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    with torch.inference_mode():
+        theirs = model(torch.tensor([tokens])).logits[0].double().numpy()
+        truth = model.double()(torch.tensor([tokens])).logits[0].numpy()  # The same weights, rounded to bf16.
+    theirs = np.abs(theirs - truth)
+    for kernels in ("torch", "invariant"):
+        ours = np.abs(engine_logits(EngineTarget(str(folder), kernels, "bf16"), tokens) - truth)
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean()), kernels
+        assert ours.max() <= 2 * theirs.max(), kernels
 
 
 @pytest.fixture(scope="module")
