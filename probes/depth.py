@@ -35,17 +35,17 @@ class ArmDepth:
 DEFAULT: Mapping[str, ArmDepth] = {
     "fp32": ArmDepth(
         axes={
-            "batch_size": AxisDepth(probes=2, levels=("size=2", "size=5")),
-            "slot": AxisDepth(probes=2, levels=("copies=2", "copies=5")),
+            "batch_size": AxisDepth(levels=("size=2", "size=5")),
+            "slot": AxisDepth(levels=("copies=2", "copies=5")),
         },
-        tokens=12,
+        tokens=16,
     ),
     "bf16": ArmDepth(
         axes={
             "batch_size": AxisDepth(probes=1, tokens=12, levels=("size=2", "size=5")),
             "slot": AxisDepth(probes=1, tokens=12, levels=("copies=2", "copies=5")),
             "content": AxisDepth(tokens=24, levels=("foreign", "ragged")),
-            "chunk": AxisDepth(probes=1, tokens=16, levels=("one_over",)),
+            "chunk": AxisDepth(probes=2, tokens=16, levels=("one_over",)),
             "prefix_cache": AxisDepth(probes=1, tokens=48, levels=("warm", "follow_up")),
             "page_size": AxisDepth(tokens=8, levels=("odd",)),
             "page_placement": AxisDepth(tokens=8, levels=("permuted_nan",)),
