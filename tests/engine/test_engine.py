@@ -358,3 +358,13 @@ def test_the_description_holds_digests_the_frozen_date_and_what_rendering_change
     assert described["chat_template"] == {"digest": target.checkpoint.chat_template.digest, "date": "2024-07-26"}
     assert len(described["model_digest"]) == 64
     assert any("content" in note for note in described["notes"])
+
+
+def test_siblings_share_the_checkpoint_and_differ_in_kernels_and_dtype(tiny_target):
+    target = tiny_target("llama", "torch", "fp32")
+    sibling = target.with_kernels("invariant")
+    assert (sibling.kernels, sibling.dtype) == ("invariant", "fp32")
+    assert sibling.checkpoint is target.checkpoint
+    narrow = sibling.with_kernels("torch", "bf16")
+    assert (narrow.kernels, narrow.backend, narrow.dtype) == ("torch", "library", "bf16")
+    assert narrow.checkpoint.digest == target.checkpoint.digest
