@@ -2,8 +2,9 @@
 
     python benchmarks/decode.py [--dtype fp32|bf16]
 
-SmolLM2-135M, greedy. Decode: tokens drawn per second in steps that hold decodes only, contexts of 64 to 96 tokens.
-Prefill: prompt tokens per second of one prompt of 512 tokens in one step. The sets take turns, three rounds, medians.
+SmolLM2-135M, greedy. Decode: tokens drawn per second in steps that hold decodes only, contexts of 64 to 80 tokens.
+Prefill: prompt tokens per second of one prompt of 512 tokens in one step. The sets take turns, two rounds, medians;
+a round before them warms up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from detharness.engine.params import EngineConfig, SamplingParams
 from detharness.engine.sequence import Request
 from detharness.targets.engine import EngineTarget
 
-ROUNDS = 3
+ROUNDS = 2
+STEPS = 16
 
 
 def engine(target: EngineTarget) -> Engine:
@@ -29,16 +31,16 @@ def engine(target: EngineTarget) -> Engine:
 
 
 def decode(target: EngineTarget, batch: int) -> float:
-    """Tokens per second over 32 decode steps of ``batch`` requests."""
+    """Tokens per second over ``STEPS`` decode steps of ``batch`` requests."""
     running = engine(target)
     for index in range(batch):
         tokens = tuple((7 * index + position) % 40000 + 100 for position in range(64))
-        running.add(Request(str(index), tokens, SamplingParams(max_tokens=34, ignore_eos=True)))
+        running.add(Request(str(index), tokens, SamplingParams(max_tokens=STEPS + 2, ignore_eos=True)))
     running.step()
     start = time.perf_counter()
-    for _ in range(32):
+    for _ in range(STEPS):
         running.step()
-    return 32 * batch / (time.perf_counter() - start)
+    return STEPS * batch / (time.perf_counter() - start)
 
 
 def prefill(target: EngineTarget) -> float:
