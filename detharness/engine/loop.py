@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +25,7 @@ from detharness.engine.scheduler import Scheduler, Slice
 from detharness.engine.sequence import Request, Sequence, TokenEvent
 from detharness.engine.stopping import advance
 from detharness.errors import RequestError, UsageError
+from detharness.kernels.threads import intraop_threads
 
 StepObserver = Callable[[int, Many[tuple[str, int, int]], int, str, Tensor], None]
 """Called with (step, (request id, sample index, position) per row, layer, operator, output rows)."""
@@ -304,17 +304,3 @@ class _LogitRows:
         if piece.samples:
             self.sample_rows.append(first_row + piece.count - 1)
             self.sampling.append(piece)
-
-
-@contextmanager
-def intraop_threads(count: int | None) -> Iterator[None]:
-    """Give torch ``count`` intra-op threads inside; None leaves them as they are."""
-    before = torch.get_num_threads()
-    if count is None or count == before:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from detharness.engine.batch import paged_batch
 from detharness.engine.decoder import Decoder
-from detharness.engine.loop import intraop_threads
 from detharness.engine.outputs import StepRecord
 from detharness.engine.pages import KVPages
 from detharness.engine.params import FreePages
 from detharness.errors import UsageError
+from detharness.kernels.threads import intraop_threads
 
 
 def replay(decoder: Decoder, trace: Many[StepRecord]) -> Iterator[Tensor]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from detharness.errors import KernelError
-from detharness.kernels.pytorch.tiles import TileProbe, on_threads, probe_tiles
+from detharness.kernels.pytorch.tiles import TileProbe, probe_tiles
+from detharness.kernels.threads import intraop_threads
 
 COUNTS = tuple(1 << power for power in range(11))  # 1 to 1,024 items per library call.
 
@@ -51,7 +52,7 @@ class BatchedProduct:
         places = sorted({0, count // 2, count - 1})
         lefts[places], rights[places] = self._left[:tile], self._right[0]
         for threads in self.probe.threads:
-            with on_threads(threads):
+            with intraop_threads(threads):
                 result = self._multiply(lefts, rights)
             if not all(torch.equal(result[place], expected) for place in places):
                 return False

@@ -10,8 +10,7 @@ kernel refuses to run. It also refuses settings of torch that were not probed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from detharness.errors import KernelError
 from detharness.kernels.contract import Schedule
+from detharness.kernels.threads import intraop_threads
 
 CANDIDATE_TILES = (4, 8, 16, 32, 64)
 HOSTILE = (float("nan"), float("inf"), float("-inf"), 1e38)
@@ -131,21 +131,10 @@ def _pure(product: Product, rows: Tensor, size: int, expected: Tensor) -> bool:
             if not torch.equal(product(tile)[~foul], expected[:size][~foul]):
                 return False
     for threads in thread_counts():
-        with on_threads(threads):
+        with intraop_threads(threads):
             if not torch.equal(_by_tiles(product, rows, size), expected):
                 return False
     return True
-
-
-@contextmanager
-def on_threads(count: int) -> Iterator[None]:
-    """Run the body with ``count`` intra-op threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def cut(rows: int, schedule: Schedule) -> list[tuple[int, int, int]]:

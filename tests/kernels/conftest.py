@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from detharness.kernels.library import LibraryKernels
 from detharness.kernels.pytorch import RowPureKernels
+from detharness.kernels.threads import intraop_threads
 
 ROWS = 70  # Past the largest tile, with a rest.
 HOSTILE = (float("nan"), float("inf"), float("-inf"), 1e38)
@@ -43,29 +44,19 @@ def same_bits() -> Callable[[Tensor, Tensor], bool]:
     return _same_bits
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def threads() -> Callable[[int], AbstractContextManager[None]]:
-    return _threads
+    return intraop_threads
 
 
 def _impurities(operator: Operator, rows: Tensor) -> set[str]:
     """The axes along which ``operator`` [M, K] -> [M, N] changes a bit of a row; ``rows`` is [70, K], finite."""
     assert rows.shape[0] == ROWS
-    with _threads(1):
+    with intraop_threads(1):
         expected = operator(rows)
         found = _moved_by_rows(operator, rows, expected) | _moved_by_memory(operator, rows, expected)
     for count in (1, 2):
-        with _threads(count):
+        with intraop_threads(count):
             if not (_same_bits(operator(rows), expected) and _same_bits(operator(rows[:3].clone()), expected[:3])):
                 found.add("threads")
     return found
@@ -136,5 +127,5 @@ def at_most_twice() -> Callable[[Tensor, Tensor, Tensor], None]:
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """The thread axis is played on purpose; the rest needs no pool that waits for busy cores."""
-    with _threads(1):
+    with intraop_threads(1):
         yield

@@ -14,11 +14,11 @@ from detharness.kernels.contract import Schedule
 from detharness.kernels.pytorch.tiles import (
     CANDIDATE_TILES,
     cut,
-    on_threads,
     probe_tiles,
     shared_schedule,
     thread_counts,
 )
+from detharness.kernels.threads import intraop_threads
 
 WIDTH = 24
 WEIGHT = torch.randn(WIDTH, 5, generator=torch.Generator().manual_seed(7))
@@ -117,7 +117,7 @@ def test_the_largest_pure_size_is_the_reference():
 def test_the_probe_leaves_torchs_threads_alone():
     before = torch.get_num_threads()
     probe_tiles("x", pure, WIDTH)
-    with pytest.raises(ZeroDivisionError), on_threads(2):
+    with pytest.raises(ZeroDivisionError), intraop_threads(2):
         _ = 1 / 0
     assert torch.get_num_threads() == before
 
