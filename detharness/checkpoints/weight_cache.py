@@ -22,24 +22,15 @@ from safetensors.torch import save_file
 from detharness.checkpoints.safetensors_folder import FolderReader, TensorFiles, check_header
 from detharness.checkpoints.weights import Weights
 from detharness.errors import CheckpointError
+from detharness.records.user_cache import user_cache
 
 # Raise this whenever the names, the row order or the rounding of cached tensors change.
 LAYOUT_VERSION = 1
 
 
 def cache_folder() -> Path | None:
-    """``$DETHARNESS_CACHE``, else ``$XDG_CACHE_HOME/detharness``, else ``~/.cache/detharness``; then ``weights``.
-
-    None if there is no home folder to put it in.
-    """
-    if override := os.environ.get("DETHARNESS_CACHE"):
-        return Path(override) / "weights"
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg) / "detharness" / "weights"
-    try:
-        return Path.home() / ".cache" / "detharness" / "weights"
-    except RuntimeError:
-        return None
+    """The folder of dequantised weights; None if there is no home folder to put it in."""
+    return user_cache("weights")
 
 
 @dataclass(frozen=True)

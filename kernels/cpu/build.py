@@ -19,6 +19,7 @@ from detharness.errors import KernelError
 from detharness.records.atomic import write_atomic
 from detharness.records.digests import sha256_file, sha256_value
 from detharness.records.environment import parse_cpuinfo
+from detharness.records.user_cache import user_cache
 
 VECTOR_BITS = (128, 256, 512)
 SOURCES = Path(__file__).parent
@@ -110,11 +111,11 @@ def recipe(vector_bits: int | None = None) -> Recipe:
 
 
 def cache_folder() -> Path:
-    """``$DETHARNESS_CACHE``, ``$XDG_CACHE_HOME/detharness`` or ``~/.cache/detharness``, and ``kernels`` below it."""
-    if own := os.environ.get("DETHARNESS_CACHE"):
-        return Path(own) / "kernels"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "detharness" / "kernels"
+    """The folder of compiled kernels; BuildError if there is no home folder to put it in."""
+    folder = user_cache("kernels")
+    if folder is None:
+        raise BuildError("there is no home folder for the kernel cache: set DETHARNESS_CACHE to a folder")
+    return folder
 
 
 def built_library(wanted: Recipe) -> Path:

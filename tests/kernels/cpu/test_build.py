@@ -131,6 +131,13 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path("/c/.cache/detharness/kernels")
 
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(BuildError, match="no home folder"):
+        cache_folder()
+
 
 def test_the_key_knows_everything_that_decides_the_bytes(fake, monkeypatch, tmp_path):
     base = Recipe("g++", "12", ("-O2",), ("avx",), 256)
