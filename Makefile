@@ -5,7 +5,7 @@
 
 PYTHON ?= python3
 INSTALL = .venv/bin/pip install --disable-pip-version-check -c constraints.txt
-SOURCES := pyproject.toml README.md $(shell find detharness kernels probes -name '*.py' -o -name '*.jsonl' -o -name '*.cpp' -o -name '*.h')
+SOURCES := pyproject.toml README.md $(shell find detharness kernels probes eval -name '*.py' -o -name '*.jsonl' -o -name '*.cpp' -o -name '*.h')
 
 .PHONY: probe test lint wheel-check
 

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "detharness"
-MAPPED = {"kernels": "detharness.kernels", "probes": "detharness.probes"}  # Top-level folders, installed below ours.
+MAPPED = {"kernels": "detharness.kernels", "probes": "detharness.probes", "eval": "detharness.eval"}  # Top-level folders, installed below ours.
 
 COMMON = frozenset({"errors", "records", "statistics", "rendering"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engine": frozenset({"errors", "records", "checkpoints", "kernels"}),
     "targets": COMMON | {"engine", "checkpoints", "kernels.contract"},
     "probes": COMMON | {"targets", "kernels.contract"},
-    "cli": COMMON | {"kernels", "checkpoints", "engine", "targets", "probes"},
+    "eval": COMMON | {"targets"},
+    "cli": COMMON | {"kernels", "checkpoints", "engine", "targets", "probes", "eval"},
 }
 
 # What these rooms may import while they themselves are being imported; anything else waits inside a function.
