@@ -27,6 +27,11 @@ def one_line(text: str) -> str:
     return "".join("\\" if character == "\\" else _character(character) for character in text)
 
 
+def reading_lines(text: str) -> str:
+    """``text`` for reading over several lines: newlines, tabs and backslashes stay, the rest unseen is escaped."""
+    return "".join(character if character in "\n\t\\" else _character(character) for character in text)
+
+
 def _character(character: str) -> str:
     if character in _SHORT:
         return _SHORT[character]

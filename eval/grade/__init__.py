@@ -1,0 +1,1 @@
+"""From a run's records to its verdicts and numbers. Loads no torch, and never touches the generations."""
