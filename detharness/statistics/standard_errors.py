@@ -29,7 +29,7 @@ def within_tasks(correct: Sequence[int], samples: int) -> float:
     """Standard error of the mean score from sampling alone, the tasks held fixed: sqrt(sum p(1-p)/(n-1)) / tasks.
 
     correct: right samples of each task, of ``samples`` each. p(1-p)/(n-1) is the unbiased estimate of the variance of
-    one task's mean (Miller 2024, on resampling answers). ValueError below two samples a task, where it cannot be estimated.
+    one task's mean (Miller 2024, on resampling answers). ValueError below two samples a task: nothing shows it there.
     """
     if samples < 2 or not correct:
         raise ValueError(f"the spread within tasks needs two samples of a task, got {samples} of {len(correct)} tasks")
