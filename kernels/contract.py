@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -131,6 +131,52 @@ class SampledRows:
     processed_logprobs: Tensor | None
 
 
+@dataclass(frozen=True)
+class DecoderLayer:
+    """One layer's operands: norm weights as tensors, linear weights as ``pack_linear`` gave them."""
+
+    input_norm: Tensor
+    qkv: Any
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Any
+    mlp_norm: Tensor
+    gate_up: Any
+    down: Any
+    window: int | None
+
+
+@dataclass(frozen=True)
+class DecoderStack:
+    """A whole decoder's operands. ``table`` and ``head`` are packed (one object where they are tied)."""
+
+    table: Any
+    layers: tuple[DecoderLayer, ...]
+    final_norm: Tensor
+    head: Any
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    scale: float
+    dtype: torch.dtype  # Of activations and KV pages.
+
+
+@dataclass(frozen=True)
+class ForwardStep:
+    """One step's rows: token_ids [M] int64, cos and sin fp32 [M, D/2], logit_rows [L] int64."""
+
+    token_ids: Tensor
+    batch: PagedBatch
+    cos: Tensor
+    sin: Tensor
+    logit_rows: Tensor
+
+
+FusedForward = Callable[[ForwardStep, Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""(step, key pages by layer, value pages by layer) -> logits [L, V] in the activations' dtype."""
+
+
 class KernelSet(ABC):
     """One implementation of every operator in ``OPERATORS``.
 
@@ -142,16 +188,23 @@ class KernelSet(ABC):
     backend: str
 
     @abstractmethod
-    def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Any:
-        """Pack weights [N_i, K] (joined along N) and biases [N_i] once; the result is opaque to the caller."""
+    def pack_linear(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype | None = None
+    ) -> Any:
+        """Pack weights [N_i, K] (joined along N) and biases [N_i] once; the result is opaque to the caller.
+
+        ``dtype`` is that of the rows it will meet, None for the weights' own: bf16 weights may meet fp32 rows, and then
+        the arithmetic is fp32.
+        Nothing of ``weights`` is kept but by the library set, so that they need not stay in memory.
+        """
 
     @abstractmethod
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """x [M, K] -> [M, sum N_i] in x.dtype."""
 
     @abstractmethod
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        """ids [M] int64, table [V, K] -> [M, K]."""
+    def embedding(self, ids: Tensor, packed: Any, dtype: torch.dtype) -> Tensor:
+        """ids [M] int64 -> rows [M, K] of packed weights [V, K], in ``dtype``."""
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -197,6 +250,10 @@ class KernelSet(ABC):
     def sample(self, logits: Tensor, rows: SamplingRows, *, want_processed: bool) -> SampledRows:
         """Draw one token per row from logits [M, V] fp32; see ``kernels.sampling``."""
 
+    def fuse(self, stack: DecoderStack) -> FusedForward | None:
+        """The whole decoder as one call with the bits of its operators called one by one; None where there is none."""
+        return None
+
     @abstractmethod
     def plan_ids(self) -> tuple[str, ...]:
         """Ids of the reduction plans used so far, sorted; empty where the library decides."""
@@ -232,9 +289,24 @@ def kernel_set(name: str, backend: Backend = "auto") -> KernelSet:
     return RowPureKernels()
 
 
-def compute_dtype(name: str) -> torch.dtype:
-    """Map the dtype names of the command line to torch: "fp32" or "bf16"."""
+@dataclass(frozen=True)
+class Precision:
+    """What numbers are held in: ``activations`` (KV pages too) and the ``weights`` of linear layers and embedding."""
+
+    activations: torch.dtype
+    weights: torch.dtype
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    "fp32": Precision(torch.float32, torch.float32),
+    "bf16": Precision(torch.bfloat16, torch.bfloat16),
+    "bf16w": Precision(torch.float32, torch.bfloat16),  # Half the weights' bytes, and fp32 everywhere else.
+}
+
+
+def precision(name: str) -> Precision:
+    """The precision called ``name``: "fp32", "bf16", or "bf16w"."""
     try:
-        return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+        return PRECISIONS[name]
     except KeyError:
-        raise UsageError(f"unknown dtype {name!r}: use 'fp32' or 'bf16'") from None
+        raise UsageError(f"unknown dtype {name!r}: use {', '.join(map(repr, PRECISIONS))}") from None

@@ -32,14 +32,17 @@ class ArmDepth:
     filler_count: int = 4
 
 
+_FEW_BITS = ArmDepth(  # fp32 moves in bits on the number of rows, and seldom anywhere else.
+    axes={
+        "batch_size": AxisDepth(levels=("size=2", "size=5")),
+        "slot": AxisDepth(levels=("copies=2", "copies=5")),
+    },
+    tokens=16,
+)
+
 DEFAULT: Mapping[str, ArmDepth] = {
-    "fp32": ArmDepth(
-        axes={
-            "batch_size": AxisDepth(levels=("size=2", "size=5")),
-            "slot": AxisDepth(levels=("copies=2", "copies=5")),
-        },
-        tokens=16,
-    ),
+    "fp32": _FEW_BITS,
+    "bf16w": _FEW_BITS,
     "bf16": ArmDepth(
         axes={
             "batch_size": AxisDepth(probes=1, tokens=12, levels=("size=2", "size=5")),

@@ -18,7 +18,7 @@ from detharness.targets.protocol import Completion
 
 DivergenceClass = Literal["tie", "near_tie", "confident"]
 
-_UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8}
+_UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "bf16w": 2.0**-24}
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,9 @@ from detharness.probes.traffic.generators import generator
 from detharness.probes.traffic.script import Script, ScriptRow, read_script, tokenize_script
 from detharness.records.digests import sha256_file
 from detharness.records.environment import environment_fingerprint
-from detharness.targets.protocol import EngineConfig, SamplingParams, ScriptedTarget
+from detharness.targets.protocol import DTYPES, EngineConfig, SamplingParams, ScriptedTarget
 
 SCHEMA = "detharness.probe/1"
-DTYPES = ("fp32", "bf16")
 KERNELS = ("torch", "invariant")
 
 # Observations hold whole logits rows: those of the solo replies, the common play, and the play in hand.
@@ -135,7 +134,7 @@ def _arms(settings: ProbeSettings) -> tuple[Arm, ...]:
     asked = [name.strip() for name in settings.dtype.split(",")]
     for name in asked:
         if name not in DTYPES:
-            raise UsageError(f"unknown dtype {name!r} in --dtype: use 'fp32', 'bf16' or 'fp32,bf16'")
+            raise UsageError(f"unknown dtype {name!r} in --dtype: use some of {', '.join(DTYPES)} with commas")
     dtypes = [name for name in DTYPES if name in asked]
     if settings.kernels == "both":
         roles = [("torch", "control"), ("invariant", "subject")]

@@ -196,7 +196,7 @@ def test_a_planted_cycle_is_caught():
         ("detharness.errors", "import detharness.records"),
         ("detharness.kernels.x", "from detharness.engine.params import EngineConfig"),
         ("detharness.kernels.x", "def f():\n    from detharness import probes"),
-        ("detharness.checkpoints.x", "from detharness.kernels.contract import compute_dtype"),
+        ("detharness.checkpoints.x", "from detharness.kernels.contract import precision"),
         ("detharness.engine.x", "from detharness.targets.protocol import Arrival"),
         ("detharness.engine.x", "import detharness.rendering.tables"),
         ("detharness.targets.x", "from detharness.engine.loop import Engine"),

@@ -122,12 +122,13 @@ def check_header(path: Path) -> dict[str, Any]:
 
 
 class FolderReader:
-    """Open weight files and the tensors taken from them; a file stays mapped while a reader or tensor of it lives."""
+    """Weight files and the tensors taken from them; a file stays mapped until ``release``, and while a tensor lives."""
 
     def __init__(self, found: TensorFiles) -> None:
         self.stored: dict[str, StoredTensor] = {}
         self.notes: list[str] = []
-        self._handles: dict[str, Any] = {}
+        self._files: dict[str, Path] = {}
+        self._handles: dict[Path, Any] = {}
         ignored = 0
         for path in found.files:
             header = check_header(path)
@@ -135,9 +136,9 @@ class FolderReader:
             if found.allowed is not None:
                 ignored += len(set(names) - set(found.allowed[path]))
                 names = self._listed(path, found, header)
-            handle = self._open(path)
+            self._handles[path] = self._open(path)
             for name in names:
-                self._add(name, header[name], path, handle)
+                self._add(name, header[name], path)
         if ignored:
             self.notes.append(f"{ignored} tensors that the index does not assign to their file were not read")
 
@@ -160,18 +161,25 @@ class FolderReader:
             size = path.stat().st_size
             raise CheckpointError(f"{path} is damaged ({error}; {size} bytes): fetch it again") from None
 
-    def _add(self, name: str, entry: Mapping[str, Any], path: Path, handle: Any) -> None:
+    def _add(self, name: str, entry: Mapping[str, Any], path: Path) -> None:
         if entry["dtype"] not in _DTYPES:
             raise CheckpointError(
                 f"{path}: the tensor {name} has dtype {entry['dtype']}, which is not supported (supported: "
                 f"{', '.join(_DTYPES)}): use the original checkpoint"
             )
         self.stored[name] = StoredTensor(tuple(int(size) for size in entry["shape"]), str(path))
-        self._handles[name] = handle
+        self._files[name] = path
+
+    def release(self) -> None:
+        """Let go of the files: they are unmapped when the last tensor read from them dies."""
+        self._handles.clear()
 
     def read(self, name: str) -> torch.Tensor:
         """Return the tensor as stored, memory-mapped."""
-        tensor = self._handles[name].get_tensor(name)
+        path = self._files[name]
+        if path not in self._handles:
+            self._handles[path] = self._open(path)
+        tensor = self._handles[path].get_tensor(name)
         assert isinstance(tensor, torch.Tensor)
         return tensor
 
@@ -188,7 +196,7 @@ def load_folder_weights(
     if config.tie_embeddings and HEAD in reader.stored:
         renamed = _resolve_saved_head(reader, folder)
     check_tensors(expected, reader.stored, str(folder))
-    weights = Weights(expected, lambda name: reader.read(renamed.get(name, name)), dtype)
+    weights = Weights(expected, reader, dtype, renamed)
     return weights, tuple(reader.notes)
 
 

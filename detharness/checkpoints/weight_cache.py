@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from detharness.checkpoints.safetensors_folder import FolderReader, TensorFiles, check_header
-from detharness.checkpoints.weights import Weights
+from detharness.checkpoints.weights import InMemory, Weights
 from detharness.errors import CheckpointError
 from detharness.records.user_cache import user_cache
 
@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
 
 
 def _in_memory(tensors: Mapping[str, torch.Tensor], key: CacheKey) -> Weights:
-    return Weights(tensors, tensors.__getitem__, key.dtype)
+    return Weights(tensors, InMemory(tensors), key.dtype)
 
 
 def _write(path: Path, tensors: Mapping[str, torch.Tensor], key: CacheKey) -> None:
@@ -115,4 +115,4 @@ def _open_verified(path: Path, key: CacheKey, shapes: Mapping[str, tuple[int, ..
         raise CheckpointError(f"{path} is damaged: its tensors are not those of the model")
     if metadata != _seal(key, tensors):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
-    return Weights(shapes, tensors.__getitem__, key.dtype)
+    return Weights(shapes, reader, key.dtype)

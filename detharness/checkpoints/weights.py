@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -14,23 +15,55 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 
+class TensorSource(Protocol):
+    """Where tensors come from."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor as stored."""
+
+    def release(self) -> None:
+        """Give back memory that the next ``read`` can get again."""
+
+
+class InMemory:
+    """Tensors that are nowhere else: nothing to give back."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor itself."""
+        return self._tensors[name]
+
+    def release(self) -> None:
+        """They stay."""
+
+
 class Weights(Mapping[str, torch.Tensor]):
     """Canonical name -> tensor in ``dtype``, in the order of ``expected_shapes``.
 
     Tensors stay memory-mapped where the file holds them in ``dtype``; otherwise each access converts anew (fp32 ->
     bf16 rounds to nearest even), so keep what you need. Never write to a tensor. Q and K rows are in the
-    half-rotation layout of Hugging Face.
+    half-rotation layout of Hugging Face. ``stored_as``: canonical name -> name in the source, where they differ.
     """
 
-    def __init__(self, names: Iterable[str], read: Callable[[str], torch.Tensor], dtype: torch.dtype) -> None:
-        self._names = dict.fromkeys(names)
-        self._read = read
+    def __init__(
+        self,
+        names: Iterable[str],
+        source: TensorSource,
+        dtype: torch.dtype,
+        stored_as: Mapping[str, str] | None = None,
+    ) -> None:
+        self._names = {name: (stored_as or {}).get(name, name) for name in names}
+        self._source = source
         self.dtype = dtype
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._read(name).to(self.dtype)
+        return self._source.read(self._names[name]).to(self.dtype)
+
+    def release(self) -> None:
+        """Unmap the files once no tensor of them is in use; the next access maps them again."""
+        self._source.release()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -43,7 +43,7 @@ def probe(
     kernels: Annotated[
         str, typer.Option(help="torch, invariant, or both: then invariant is the subject and torch the control.")
     ] = "both",
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, or both of them with a comma.")] = "fp32,bf16",
+    dtype: Annotated[str, typer.Option(help="fp32, bf16, bf16w (bf16 weights, fp32 arithmetic), or several with commas.")] = "fp32,bf16",
     trials: Annotated[int, typer.Option(help="Rounds; each draws other random neighbours.")] = 1,
     max_tokens: Annotated[int, typer.Option(help="Tokens per reply where a prompt does not say.")] = 48,
     temperature: Annotated[float, typer.Option(help="Sampling temperature where a prompt does not say.")] = 0.0,

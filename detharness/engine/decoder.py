@@ -5,69 +5,98 @@ The model knows nothing of requests or schedules; it sees rows, their positions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from detharness.checkpoints.config import ModelConfig
+from detharness.checkpoints.weights import Weights
 from detharness.engine.pages import KVPages
 from detharness.engine.rotary import RotaryTable
-from detharness.kernels.contract import KernelSet, PagedBatch
+from detharness.kernels.contract import (
+    PRECISIONS,
+    DecoderLayer,
+    DecoderStack,
+    ForwardStep,
+    KernelSet,
+    PagedBatch,
+    Precision,
+)
 
 Observer = Callable[[int, str, Tensor], None]
 """Called with (layer, operator, output rows [M, ...]); layer -1 is what stands outside the layers."""
 
 
-@dataclass(frozen=True)
-class _Layer:
-    input_norm: Tensor
-    qkv: Any
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    output: Any
-    mlp_norm: Tensor
-    gate_up: Any
-    down: Any
-    window: int | None
-
-
 class Decoder:
-    """Weights packed once for ``kernels``; ``forward`` runs one step's rows through every layer."""
+    """Weights packed once for ``kernels``; ``forward`` runs one step's rows through every layer.
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], kernels: KernelSet) -> None:
+    ``weight_dtype`` is what linear layers and embedding are held in, None for that of ``weights``; norms and biases
+    keep theirs. Nothing refers to ``weights`` afterwards, unless the kernel set itself does.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kernels: KernelSet,
+        *,
+        weight_dtype: torch.dtype | None = None,
+    ) -> None:
         self.config = config
         self.kernels = kernels
+        self.dtype = weights.dtype
+        self._weight_dtype = weight_dtype or weights.dtype
         self._rotary = RotaryTable(config)
-        self._embedding = weights["model.embed_tokens.weight"]
-        self.dtype = self._embedding.dtype
-        self._layers = [self._load_layer(index, weights) for index in range(config.num_layers)]
-        self._final_norm = weights["model.norm.weight"]
-        head = self._embedding if config.tie_embeddings else weights["lm_head.weight"]
-        self._head = kernels.pack_linear([head], [None])
+        table = self._packed(weights, ["model.embed_tokens"], has_bias=False)
+        self._stack = DecoderStack(
+            table=table,
+            layers=tuple(self._load_layer(index, weights) for index in range(config.num_layers)),
+            final_norm=weights["model.norm.weight"].clone(),
+            head=table if config.tie_embeddings else self._packed(weights, ["lm_head"], has_bias=False),
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            eps=config.rms_eps,
+            scale=config.head_dim**-0.5,
+            dtype=self.dtype,
+        )
+        self._fused = kernels.fuse(self._stack)
 
-    def _load_layer(self, index: int, weights: Mapping[str, Tensor]) -> _Layer:
+    @property
+    def precision(self) -> str:
+        """The name of what numbers are held in, as in ``EngineConfig.dtype``."""
+        held = Precision(self.dtype, self._weight_dtype)
+        return next(name for name, known in PRECISIONS.items() if known == held)
+
+    def _packed(self, weights: Weights, names: list[str], *, has_bias: bool) -> Any:
+        return self.kernels.pack_linear(
+            [weights[f"{name}.weight"].to(self._weight_dtype) for name in names],
+            [weights[f"{name}.bias"] if has_bias else None for name in names],
+            self.dtype,
+        )
+
+    def _load_layer(self, index: int, weights: Weights) -> DecoderLayer:
         config = self.config
         prefix = f"model.layers.{index}."
+        attention = f"{prefix}self_attn."
 
-        def packed(names: list[str], has_bias: bool) -> Any:
-            return self.kernels.pack_linear(
-                [weights[f"{prefix}{name}.weight"] for name in names],
-                [weights[f"{prefix}{name}.bias"] if has_bias else None for name in names],
-            )
+        def norm(name: str) -> Tensor:
+            return weights[f"{prefix}{name}.weight"].clone()  # A view would keep the whole file in memory.
 
-        attention = "self_attn."
-        return _Layer(
-            input_norm=weights[f"{prefix}input_layernorm.weight"],
-            qkv=packed([f"{attention}{name}_proj" for name in "qkv"], config.qkv_bias),
-            q_norm=weights[f"{prefix}{attention}q_norm.weight"] if config.qk_norm else None,
-            k_norm=weights[f"{prefix}{attention}k_norm.weight"] if config.qk_norm else None,
-            output=packed([f"{attention}o_proj"], config.output_bias),
-            mlp_norm=weights[f"{prefix}post_attention_layernorm.weight"],
-            gate_up=packed(["mlp.gate_proj", "mlp.up_proj"], config.mlp_bias),
-            down=packed(["mlp.down_proj"], config.mlp_bias),
+        def linear(names: list[str], *, has_bias: bool) -> Any:
+            return self._packed(weights, names, has_bias=has_bias)
+
+        return DecoderLayer(
+            input_norm=norm("input_layernorm"),
+            qkv=linear([f"{attention}{name}_proj" for name in "qkv"], has_bias=config.qkv_bias),
+            q_norm=norm("self_attn.q_norm") if config.qk_norm else None,
+            k_norm=norm("self_attn.k_norm") if config.qk_norm else None,
+            output=linear([f"{attention}o_proj"], has_bias=config.output_bias),
+            mlp_norm=norm("post_attention_layernorm"),
+            gate_up=linear([f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"], has_bias=config.mlp_bias),
+            down=linear([f"{prefix}mlp.down_proj"], has_bias=config.mlp_bias),
             window=config.windows[index],
         )
 
@@ -84,40 +113,40 @@ class Decoder:
         Writes the rows' keys and values into ``pages``. Every row is computed through every layer.
         """
         with torch.inference_mode():
-            return self._forward(token_ids, batch, pages, logit_rows, observe or _ignore)
+            cos, sin = self._rotary.rows(batch.positions)
+            step = ForwardStep(token_ids, batch, cos, sin, logit_rows)
+            if observe is None and self._fused is not None:
+                return self._fused(step, pages.keys, pages.values).float()
+            return self._by_operator(step, pages, observe or _ignore)
 
-    def _forward(
-        self, token_ids: Tensor, batch: PagedBatch, pages: KVPages, logit_rows: Tensor, observe: Observer
-    ) -> Tensor:
-        config, kernels = self.config, self.kernels
-        rows = token_ids.shape[0]
-        heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-        scale = width**-0.5
-        cos, sin = self._rotary.rows(batch.positions)
+    def _by_operator(self, step: ForwardStep, pages: KVPages, observe: Observer) -> Tensor:
+        stack, kernels, batch = self._stack, self.kernels, step.batch
+        rows = step.token_ids.shape[0]
+        heads, kv_heads, width, eps = stack.heads, stack.kv_heads, stack.head_dim, stack.eps
 
-        residual = kernels.embedding(token_ids, self._embedding)
+        residual = kernels.embedding(step.token_ids, stack.table, self.dtype)
         observe(-1, "embedding", residual)
-        hidden = kernels.rms_norm(residual, self._layers[0].input_norm, config.rms_eps)
+        hidden = kernels.rms_norm(residual, stack.layers[0].input_norm, eps)
         observe(0, "rms_norm", hidden)
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(stack.layers):
             qkv = kernels.linear(hidden, layer.qkv)
             observe(index, "linear.qkv", qkv)
             q, k, v = torch.split(qkv, [heads * width, kv_heads * width, kv_heads * width], dim=1)
             q, k = q.reshape(rows, heads, width), k.reshape(rows, kv_heads, width)
             if layer.q_norm is not None and layer.k_norm is not None:
-                q = kernels.rms_norm(q, layer.q_norm, config.rms_eps)
-                k = kernels.rms_norm(k, layer.k_norm, config.rms_eps)
+                q = kernels.rms_norm(q, layer.q_norm, eps)
+                k = kernels.rms_norm(k, layer.k_norm, eps)
                 observe(index, "rms_norm.q", q)
                 observe(index, "rms_norm.k", k)
-            q, k = kernels.rope(q, k, cos, sin)
+            q, k = kernels.rope(q, k, step.cos, step.sin)
             observe(index, "rope.q", q)
             observe(index, "rope.k", k)
             kernels.write_kv(k, v.reshape(rows, kv_heads, width), pages.keys[index], pages.values[index], batch.slots)
-            mixed = kernels.attention(q, pages.keys[index], pages.values[index], batch, scale, layer.window)
+            mixed = kernels.attention(q, pages.keys[index], pages.values[index], batch, stack.scale, layer.window)
             observe(index, "attention", mixed)
             hidden = kernels.linear(mixed.reshape(rows, heads * width), layer.output)
             observe(index, "linear.output", hidden)
-            hidden, residual = kernels.add_rms_norm(hidden, residual, layer.mlp_norm, config.rms_eps)
+            hidden, residual = kernels.add_rms_norm(hidden, residual, layer.mlp_norm, eps)
             observe(index, "add_rms_norm.mlp", hidden)
             gate_up = kernels.linear(hidden, layer.gate_up)
             observe(index, "linear.gate_up", gate_up)
@@ -125,12 +154,12 @@ class Decoder:
             observe(index, "silu_and_mul", hidden)
             hidden = kernels.linear(hidden, layer.down)
             observe(index, "linear.down", hidden)
-            last = index + 1 == len(self._layers)
-            norm = self._final_norm if last else self._layers[index + 1].input_norm
-            hidden, residual = kernels.add_rms_norm(hidden, residual, norm, config.rms_eps)
+            last = index + 1 == len(stack.layers)
+            norm = stack.final_norm if last else stack.layers[index + 1].input_norm
+            hidden, residual = kernels.add_rms_norm(hidden, residual, norm, eps)
             observe(-1 if last else index + 1, "add_rms_norm.input", hidden)
         # Under row purity, dropping the rows nobody asked for cannot change the others; library kernels may.
-        logits = kernels.linear(hidden[logit_rows], self._head)
+        logits = kernels.linear(hidden[step.logit_rows], stack.head)
         return logits.float()
 
 

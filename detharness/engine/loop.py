@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
@@ -30,8 +30,6 @@ from detharness.kernels.threads import intraop_threads
 StepObserver = Callable[[int, Many[tuple[str, int, int]], int, str, Tensor], None]
 """Called with (step, (request id, sample index, position) per row, layer, operator, output rows)."""
 
-DTYPE_NAMES: Mapping[torch.dtype, str] = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-
 
 class Engine:
     """Continuous batching over a ``Decoder``; every step returns its ``StepRecord``.
@@ -43,8 +41,8 @@ class Engine:
     def __init__(
         self, decoder: Decoder, tokenizer: Tokenizer, end_tokens: tuple[int, ...], config: EngineConfig
     ) -> None:
-        if DTYPE_NAMES[decoder.dtype] != config.dtype:
-            raise UsageError(f"the model is loaded in {DTYPE_NAMES[decoder.dtype]}, the engine asks for {config.dtype}")
+        if decoder.precision != config.dtype:
+            raise UsageError(f"the model is loaded in {decoder.precision}, the engine asks for {config.dtype}")
         self.config = config
         self.num_blocks = resolve_num_blocks(decoder.config, config, decoder.dtype)
         self._decoder = decoder

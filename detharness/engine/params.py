@@ -16,6 +16,9 @@ from detharness.errors import RequestError, UsageError
 _INT64_MAX = 2**63 - 1  # What a sampling row holds.
 MAX_SEED = _INT64_MAX
 
+DTYPES = ("fp32", "bf16", "bf16w")
+"""bf16w: weights of linear layers and embedding in bf16; arithmetic, activations and KV pages in fp32."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
@@ -160,8 +163,8 @@ class EngineConfig:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("fp32", "bf16"):
-            raise UsageError(f"unknown dtype {self.dtype!r}: use 'fp32' or 'bf16'")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"unknown dtype {self.dtype!r}: use {', '.join(map(repr, DTYPES))}")
         for name in ("num_blocks", "page_size", "max_step_tokens", "max_running", "threads"):
             value = getattr(self, name)
             if value is None and name in ("num_blocks", "threads"):

@@ -20,7 +20,7 @@ from detharness.engine.loop import Engine
 from detharness.engine.replay import replay
 from detharness.engine.sequence import Request
 from detharness.errors import RequestError, UsageError
-from detharness.kernels.contract import Backend, compute_dtype, kernel_set
+from detharness.kernels.contract import Backend, kernel_set, precision
 from detharness.targets.protocol import (
     Arrival,
     EngineConfig,
@@ -48,9 +48,11 @@ class EngineTarget:
         self._kernel_backend = kernel_backend
         self._checkpoints = {} if checkpoints is None else checkpoints
         self._kernel_set = kernel_set(kernels, kernel_backend)
-        if dtype not in self._checkpoints:
-            self._checkpoints[dtype] = load_checkpoint(model, dtype=compute_dtype(dtype))
-        self.checkpoint = self._checkpoints[dtype]
+        self._precision = precision(dtype)
+        held = str(self._precision.activations)
+        if held not in self._checkpoints:
+            self._checkpoints[held] = load_checkpoint(model, dtype=self._precision.activations)
+        self.checkpoint = self._checkpoints[held]
         self._decoder: Decoder | None = None
         self._trace: list[StepRecord] = []
         self._rendering_notes: list[str] = []
@@ -70,7 +72,11 @@ class EngineTarget:
     def decoder(self) -> Decoder:
         """The packed model, built on first use."""
         if self._decoder is None:
-            self._decoder = Decoder(self.checkpoint.config, self.checkpoint.weights, self._kernel_set)
+            weights = self.checkpoint.weights
+            self._decoder = Decoder(
+                self.checkpoint.config, weights, self._kernel_set, weight_dtype=self._precision.weights
+            )
+            weights.release()
         return self._decoder
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from detharness.engine.outputs import Completion, PlayResult, RowGroup, StepRecord
 from detharness.engine.params import (
+    DTYPES,
     EngineConfig,
     FreePages,
     MemoryPolicy,
@@ -21,6 +22,7 @@ from detharness.engine.params import (
 )
 
 __all__ = [
+    "DTYPES",
     "Arrival",
     "Completion",
     "EngineConfig",
@@ -78,7 +80,7 @@ class ScriptedTarget(Protocol):
 
     @property
     def dtype(self) -> str:
-        """ "fp32" or "bf16"."""
+        """One of ``DTYPES``."""
 
     @property
     def context_length(self) -> int:

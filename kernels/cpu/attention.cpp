@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "operators.h"
 #include "pool.h"
 #include "vec.h"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,31 +10,21 @@ from torch import Tensor
 
 from detharness.errors import KernelError
 from detharness.kernels.contract import (
+    DecoderStack,
     KernelName,
     KernelSet,
     PagedBatch,
-    ReductionPlan,
     SampledRows,
     SamplingRows,
-    tree_plan,
 )
+from detharness.kernels.cpu.arena import Arena
 from detharness.kernels.cpu.build import built_library, recipe
+from detharness.kernels.cpu.fused import FusedForward, check_ids
 from detharness.kernels.cpu.library import Library, open_library
+from detharness.kernels.cpu.packed import PackedLinear, is_bf16, pack
+from detharness.kernels.cpu.plans import attention_plans
 from detharness.kernels.pytorch.pointwise import norm_plan, softmax_plan
 from detharness.kernels.sampling import sample
-
-GRID = 64  # Tokens per KV block; kGrid in attention.cpp.
-_PANEL = 32  # Columns per packed panel; kPanel in linear.cpp.
-
-
-@dataclass(frozen=True)
-class PackedLinear:
-    """Weights in the library's panels (``data``, fp32 or bf16), the fp32 bias padded to whole panels, and the plan."""
-
-    data: Tensor
-    bias: Tensor | None
-    columns: int
-    plan: ReductionPlan
 
 
 def load(vector_bits: int | None = None) -> CppKernels:
@@ -57,27 +46,14 @@ class CppKernels(KernelSet):
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._arena = Arena()
         self._plans: set[str] = set()
 
-    def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> PackedLinear:
-        """fp32 or bf16 weights are kept in their dtype; the library reads panels of 32 columns."""
-        dtype, length = weights[0].dtype, weights[0].shape[1]
-        if any(weight.dtype != dtype for weight in weights):
-            raise KernelError("weights packed together must share one dtype")
-        bf16 = _is_bf16(weights[0], "weight")
-        plan = tree_plan("linear", length, "fma-ascending")
-        columns = sum(weight.shape[0] for weight in weights)
-        size = self._library.packed_size(columns, length, plan.leaves, plan.leaf_length, bf16)
-        data = torch.zeros(size, dtype=dtype)
-        first = 0
-        for weight in weights:
-            rows = weight.shape[0]
-            dense = weight.contiguous()
-            self._library.pack(
-                data.data_ptr(), dense.data_ptr(), rows, first, length, plan.leaves, plan.leaf_length, bf16
-            )
-            first += rows
-        return PackedLinear(data, _joined_bias(weights, biases, columns), columns, plan)
+    def pack_linear(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype | None = None
+    ) -> PackedLinear:
+        """See the contract. Weights keep their dtype, whatever that of the rows they will meet."""
+        return pack(self._library, self._arena, weights, biases)
 
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """See the contract."""
@@ -90,7 +66,7 @@ class CppKernels(KernelSet):
         self._library.linear(
             out.data_ptr(),
             x.data_ptr(),
-            _is_bf16(x, "linear"),
+            is_bf16(x, "linear"),
             x.stride(0),
             packed.data.data_ptr(),
             packed.data.dtype == torch.bfloat16,
@@ -104,9 +80,24 @@ class CppKernels(KernelSet):
         )
         return out
 
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+    def embedding(self, ids: Tensor, packed: Any, dtype: torch.dtype) -> Tensor:
         """See the contract."""
-        return table.index_select(0, ids)
+        ids, plan = ids.contiguous(), packed.plan
+        check_ids(ids, packed)
+        out = torch.empty(len(ids), plan.length, dtype=dtype)
+        self._library.embedding(
+            out.data_ptr(),
+            is_bf16(out, "embedding"),
+            ids.data_ptr(),
+            len(ids),
+            packed.data.data_ptr(),
+            packed.data.dtype == torch.bfloat16,
+            plan.length,
+            plan.leaves,
+            plan.leaf_length,
+            torch.get_num_threads(),
+        )
+        return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See the contract. ``x`` [M, K] or [M, H, K], M rows at any distance."""
@@ -132,8 +123,8 @@ class CppKernels(KernelSet):
             x.data_ptr(),
             None if residual is None else residual.data_ptr(),
             weight.contiguous().data_ptr(),
-            _is_bf16(x, "rms_norm"),
-            _is_bf16(weight, "rms_norm weight"),
+            is_bf16(x, "rms_norm"),
+            is_bf16(weight, "rms_norm weight"),
             outer,
             x.stride(0),
             x.numel() // (outer * length) if outer else 1,
@@ -159,7 +150,7 @@ class CppKernels(KernelSet):
         self._library.rope(
             out.data_ptr(),
             x.data_ptr(),
-            _is_bf16(x, "rope"),
+            is_bf16(x, "rope"),
             cos.data_ptr(),
             sin.data_ptr(),
             rows,
@@ -197,7 +188,7 @@ class CppKernels(KernelSet):
             raise KernelError("key and value pages must be dense and share one dtype")
         if heads % kv_heads or k_pages.shape[3] != width:
             raise KernelError(f"{heads} query heads of {width} do not fit pages of shape {tuple(k_pages.shape)}")
-        self._plans.update(_attention_plans(width))
+        self._plans.update(attention_plans(width))
         out = torch.empty(rows, heads, width, dtype=q.dtype)
         positions, starts = batch.positions.contiguous(), batch.row_starts.contiguous()
         tables = batch.block_tables.contiguous()
@@ -218,8 +209,8 @@ class CppKernels(KernelSet):
             q.stride(0),
             scale,
             window or 0,
-            _is_bf16(q, "attention"),
-            _is_bf16(k_pages, "pages"),
+            is_bf16(q, "attention"),
+            is_bf16(k_pages, "pages"),
             torch.get_num_threads(),
         )
         return out
@@ -232,7 +223,7 @@ class CppKernels(KernelSet):
         self._library.silu_and_mul(
             out.data_ptr(),
             gate_up.data_ptr(),
-            _is_bf16(gate_up, "silu_and_mul"),
+            is_bf16(gate_up, "silu_and_mul"),
             rows,
             gate_up.stride(0),
             both // 2,
@@ -265,41 +256,13 @@ class CppKernels(KernelSet):
         """See ``kernels.sampling``."""
         return sample(logits, rows, self.log_softmax if want_processed else None)
 
+    def fuse(self, stack: DecoderStack) -> FusedForward:
+        """See the contract."""
+        return FusedForward(self._library, stack, self._plans)
+
     def plan_ids(self) -> tuple[str, ...]:
         """Ids of the reduction plans used so far, sorted."""
         return tuple(sorted(self._plans))
-
-
-def _attention_plans(width: int) -> tuple[str, ...]:
-    return (
-        ReductionPlan("attention.scores", width, 1, width, "fma-lanes16-halving", "pairwise").id,
-        ReductionPlan("attention.softmax", GRID, 1, GRID, "halving", "pairwise").id,
-        ReductionPlan("attention.values", GRID, 8, GRID // 8, "fma-ascending", "pairwise").id,
-    )
-
-
-def _joined_bias(weights: Sequence[Tensor], biases: Sequence[Tensor | None], columns: int) -> Tensor | None:
-    """fp32 bias over all columns, padded to whole panels; absent ones are zero; None when all are absent."""
-    if all(bias is None for bias in biases):
-        return None
-    joined = torch.zeros(-(-columns // _PANEL) * _PANEL)
-    first = 0
-    for weight, bias in zip(weights, biases, strict=True):
-        if bias is not None:
-            joined[first : first + weight.shape[0]] = bias.float()
-        first += weight.shape[0]
-    return joined
-
-
-def _is_bf16(x: Tensor, what: str) -> bool:
-    """True for bf16, False for fp32; the library reads host memory of these two only."""
-    if not x.is_cpu:
-        raise KernelError(f"{what} must be in host memory for the C++ kernels, not on {x.device}")
-    if x.dtype == torch.bfloat16:
-        return True
-    if x.dtype == torch.float32:
-        return False
-    raise KernelError(f"{what} must be fp32 or bf16 for the C++ kernels, not {x.dtype}")
 
 
 def _dense_rows(x: Tensor) -> Tensor:

@@ -28,12 +28,15 @@ class Library:
         self.linear = self._function(
             "dh_linear", [_POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _POINTER] + [_INT] * 6
         )
+        self.embedding = self._function("dh_embedding", [_POINTER, _INT, _POINTER, _INT, _POINTER] + [_INT] * 5)
         self.rms_norm = self._function("dh_rms_norm", [_POINTER] * 5 + [_INT] * 8 + [_FLOAT, _INT])
         self.rope = self._function("dh_rope", [_POINTER, _POINTER, _INT, _POINTER, _POINTER] + [_INT] * 5)
         self.write_kv = self._function("dh_write_kv", [_POINTER] * 3 + [_INT] * 3)
         self.silu_and_mul = self._function("dh_silu_and_mul", [_POINTER] * 2 + [_INT] * 5)
         self.log_softmax = self._function("dh_log_softmax", [_POINTER] * 2 + [_INT] * 6)
         self.attention = self._function("dh_attention", [_POINTER] * 7 + [_INT] * 7 + [_FLOAT] + [_INT] * 4)
+        self.forward_workspace = self._function("dh_forward_workspace", [_POINTER] * 2 + [_INT] * 2, _INT)
+        self.forward = self._function("dh_forward", [_POINTER] * 7)
 
     def _function(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., int]:
         function: Callable[..., int] = getattr(self._library, name)

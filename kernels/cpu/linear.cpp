@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "operators.h"
 #include "pool.h"
 #include "vec.h"
 
@@ -301,12 +302,62 @@ void run_panels(
         }
 }
 
+// Element k of one row of the weights, from the panel that holds it; `lane` is its column in the panel.
+struct PackedRow {
+    const Plan& plan;
+    int64_t lane;
+
+    float operator()(const float* panel, int64_t k) const { return panel[k * kPanel + lane]; }
+    float operator()(const uint16_t* panel, int64_t k) const {
+        const int64_t leaf = k / plan.leaf_length, within = k - leaf * plan.leaf_length;
+        const int64_t at = (leaf * plan.pairs() * 2 + within / 2 * 2) * kPanel + 2 * lane + within % 2;
+        const uint32_t bits = static_cast<uint32_t>(panel[at]) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+};
+
+template <class T, class W>
+void gather_rows(T* out, const int64_t* ids, int64_t rows, const W* packed, const Plan& plan, int64_t threads) {
+    const int64_t stride = plan.panel_size(sizeof(W) == 2);
+    parallel(rows, rows < 8 ? 1 : threads, [&](int64_t row) {
+        const W* panel = packed + ids[row] / kPanel * stride;
+        const PackedRow element{plan, ids[row] % kPanel};
+        T* to = out + row * plan.length;
+        for (int64_t k = 0; k < plan.length; k += kLanes) {
+            const int64_t n = std::min<int64_t>(kLanes, plan.length - k);
+            float lanes[kLanes] = {};
+            for (int64_t i = 0; i < n; ++i) lanes[i] = element(panel, k + i);
+            write(to + k, load(lanes), n);
+        }
+    });
+}
+
 }  // namespace
 }  // namespace detharness
 
 using namespace detharness;
 
 extern "C" {
+
+// out [rows, length]: the rows `ids` of the packed weights.
+__attribute__((visibility("default"))) void dh_embedding(
+    void* out, int64_t out_bf16, const int64_t* ids, int64_t rows, const void* packed, int64_t w_bf16, int64_t length,
+    int64_t leaves, int64_t leaf_length, int64_t threads) {
+    FloatMode mode;
+    const Plan plan{length, leaves, leaf_length};
+    auto gather = [&](auto* typed) {
+        if (w_bf16)
+            gather_rows(typed, ids, rows, static_cast<const uint16_t*>(packed), plan, threads);
+        else
+            gather_rows(typed, ids, rows, static_cast<const float*>(packed), plan, threads);
+    };
+    if (out_bf16)
+        gather(static_cast<uint16_t*>(out));
+    else
+        gather(static_cast<float*>(out));
+}
 
 // Elements of the packed buffer for weights [columns, length].
 __attribute__((visibility("default"))) int64_t dh_packed_size(

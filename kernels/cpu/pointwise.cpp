@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "operators.h"
 #include "pool.h"
 #include "vec.h"
 

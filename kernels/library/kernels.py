@@ -27,21 +27,26 @@ class LibraryKernels(KernelSet):
     name: KernelName = "torch"
     backend = "library"
 
-    def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Any:
-        """Join along N; see the contract."""
+    def pack_linear(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype | None = None
+    ) -> Any:
+        """Join along N, in the rows' dtype; see the contract."""
+        dtype = dtype or weights[0].dtype
+        weights = [weight.to(dtype) for weight in weights]
         bias = None
         if any(part is not None for part in biases):
             # A part without a bias has zeros beside others that have one.
-            bias = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
-        return _Weight(weights[0] if len(weights) == 1 else torch.cat(list(weights)), bias)
+            parts = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            bias = torch.cat([part.to(dtype) for part in parts])
+        return _Weight(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """See the contract."""
         return functional.linear(x, packed.weight, packed.bias)
 
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+    def embedding(self, ids: Tensor, packed: Any, dtype: torch.dtype) -> Tensor:
         """See the contract."""
-        return functional.embedding(ids, table)
+        return functional.embedding(ids, packed.weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See the contract."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from detharness.kernels.contract import KernelName, KernelSet, PagedBatch, SampledRows, SamplingRows
@@ -26,7 +27,9 @@ class RowPureKernels(KernelSet):
         self._attention = AttentionKernel()
         self._plans: set[str] = set()
 
-    def pack_linear(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Any:
+    def pack_linear(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype | None = None
+    ) -> Any:
         """fp32 leaves; every new shape is probed on this host."""
         return self._linear.pack(weights, biases)
 
@@ -34,9 +37,10 @@ class RowPureKernels(KernelSet):
         """See the contract."""
         return self._linear(x, packed)
 
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+    def embedding(self, ids: Tensor, packed: Any, dtype: torch.dtype) -> Tensor:
         """See the contract."""
-        return table[ids]
+        rows: Tensor = packed.rows(ids)
+        return rows.to(dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See the contract."""

@@ -30,6 +30,14 @@ class PackedLinear:
     schedule: Schedule
     probes: tuple[TileProbe, ...]
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows ``ids`` [M] of the weights, [M, K] fp32: columns of the panels."""
+        found = torch.empty(len(ids), self.plan.length)
+        for panel, first in zip(self.panels, range(0, PANEL * len(self.panels), PANEL), strict=True):
+            held = (ids >= first) & (ids < first + PANEL)
+            found[held] = panel[:, :, ids[held] - first].permute(2, 0, 1).flatten(1)[:, : self.plan.length]
+        return found
+
 
 class LinearKernel:
     """Packs and multiplies; keeps the probe of every panel shape seen, so that each is probed once."""

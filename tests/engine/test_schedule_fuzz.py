@@ -85,7 +85,7 @@ def scenarios(draw) -> Scenario:
     largest = max(len(a.token_ids) + a.sampling.max_tokens for a in arrivals)
     floor = -(-largest // page_size)
     config = EngineConfig(
-        dtype=draw(st.sampled_from(["fp32", "bf16"])),
+        dtype=draw(st.sampled_from(["fp32", "bf16", "bf16w"])),
         num_blocks=floor + draw(st.sampled_from([0, 0, 1, 2, 4, 64])),
         page_size=page_size,
         max_step_tokens=draw(st.sampled_from([1, 3, 7, 16, 33, 64, 512])),
