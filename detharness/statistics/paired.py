@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from statistics import NormalDist, stdev
+from statistics import NormalDist
 
 _EXACT_WORK = 4_000_000_000  # Bytes moved by the exact count: about a second. Equal sample counts stay far below.
 
@@ -74,21 +74,11 @@ def _far_choices(sizes: Sequence[int], seen: int, width: int) -> int:
     return 2 * low  # The other tail is its mirror image.
 
 
-def paired_standard_error(differences: Sequence[Fraction]) -> float | None:
-    """Standard error of the mean of task-level differences: their standard deviation / sqrt(tasks).
-
-    With tasks as clusters of their samples this is the clustered form (E. Miller, "Adding error bars to evals", 2024,
-    section 4.2). None below two tasks.
-    """
-    if len(differences) < 2:
-        return None
-    return stdev([float(difference) for difference in differences]) / math.sqrt(len(differences))
-
-
 def detectable_effect(standard_error: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
     """The smallest true difference that a two-sided test at ``alpha`` would find with probability ``power``.
 
-    (z_{1 - alpha/2} + z_power) x standard error, by the normal approximation (E. Miller, as above, section 5).
+    (z_{1 - alpha/2} + z_power) x standard error, by the normal approximation (E. Miller, "Adding error bars to evals",
+    2024, section 5).
     """
     normal = NormalDist()
     return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * standard_error

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detharness.statistics.paired import detectable_effect, paired_standard_error, sign_flip_test
+from detharness.statistics.paired import detectable_effect, sign_flip_test
+from detharness.statistics.standard_errors import between_tasks
 
 # Crossed minus self-fertilised maize heights in eighths of an inch (Darwin's data in Fisher, The Design of
 # Experiments, sections 17 and 21).
@@ -71,10 +72,9 @@ def test_draws_stand_in_where_denominators_do_not_meet():
     assert test != sign_flip_test(differences, seed=1)
 
 
-def test_standard_error_of_a_paired_mean():
-    assert paired_standard_error(fractions([1])) is None
-    # Darwin: mean 314/15, s = 37.74, standard error 9.746 (Fisher, section 17: 9.746 eighths of an inch).
-    assert paired_standard_error(fractions(DARWIN)) == pytest.approx(9.746, abs=5e-4)
+def test_the_standard_error_of_paired_differences():
+    # Darwin: mean 314/15, s = 37.74, standard error 9.746 (Fisher, section 17).
+    assert between_tasks(fractions(DARWIN)) == pytest.approx(9.746, abs=5e-4)
 
 
 def test_detectable_effect():
