@@ -1,0 +1,169 @@
+"""A run's files against themselves and against the grade that pinned them: what is damaged, moved or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from detharness.errors import UsageError
+from detharness.eval.records import Cell, root_of
+from detharness.eval.runs import Attempt, Damage, Ledger, Run
+from detharness.records.canonical import read_json
+from detharness.records.digests import sha256_value
+from detharness.records.jsonl import read_jsonl
+from detharness.records.run_folder import REPORT
+
+SCHEMA = "detharness.verification/1"
+VERDICTS = "verdicts.jsonl"
+
+Kind = Literal["damaged", "outdated", "conflict", "joined", "torn", "moved", "gone", "root"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that does not hold.
+
+    damaged: a record's content does not fit the digests beside it. outdated: it answers another data row or other
+    messages than tasks.jsonl holds. conflict: two answers to one cell. joined, torn: a line that is not one whole
+    record. moved: the output is not the one that was graded. gone: a graded cell without its record. root: the digest
+    over all outputs is not the one that was pinned.
+    """
+
+    kind: Kind
+    task_id: str | None
+    sample_index: int | None
+    where: str | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What a grade holds on to: the output digest of each cell, and the root over them."""
+
+    root: str
+    digests: Mapping[Cell, str]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """``ledger``: the records that stand. ``root``: over the outputs as the file holds them now."""
+
+    run: Run
+    ledger: Ledger
+    root: str
+    pinned: Pinned | None
+    added: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def as_report(self) -> dict[str, Any]:
+        """Plain JSON, without clock or path: the same files give the same bytes."""
+        return {
+            "schema": SCHEMA,
+            "task": self.run.task,
+            "holds": self.holds,
+            "generation_root": self.root,
+            "graded_root": None if self.pinned is None else self.pinned.root,
+            "cells": {
+                "expected": len(self.run.tasks) * self.run.samples,
+                "answered": len(self.ledger.answers),
+                "errors": len(self.ledger.failures.keys() - self.ledger.answers.keys()),
+                "added_since_graded": self.added,
+                "extra": len(self.ledger.extra),
+                "duplicates": self.ledger.duplicates,
+            },
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def read_pinned(grade: Path) -> Pinned | None:
+    """The digests that the grade in ``grade`` pinned, None if there is no such folder; UsageError if it is damaged."""
+    if not grade.exists():
+        return None
+    report = read_json(grade / REPORT)
+    root = report.get("generation_root") if isinstance(report, dict) else None
+    if not isinstance(root, str):
+        raise UsageError(f"{grade / REPORT} holds no generation_root: it is no report of eval grade")
+    digests = {}
+    for row in read_jsonl(grade / VERDICTS):
+        task_id, sample, digest = (row.value.get(name) for name in ("task_id", "sample_index", "output_digest"))
+        if not isinstance(task_id, str) or type(sample) is not int or not isinstance(digest, str | None):
+            raise UsageError(f"{grade / VERDICTS}, line {row.line}: this is no verdict of eval grade")
+        if digest is not None:
+            digests[task_id, sample] = digest
+    return Pinned(root, digests)
+
+
+def verify_run(run: Run, pinned: Pinned | None, *, root: str | None = None) -> Verification:
+    """Compute every digest of ``run`` again from its records and hold it to what stands beside it and what was pinned.
+
+    root: one more root to hold the outputs to, noted somewhere else. Reads the files once, a line at a time.
+    """
+    ledger = Ledger(run)
+    damages: list[Damage] = []
+    messages = {row.task_id: sha256_value(list(row.messages)) for row in run.tasks}
+    records: list[Finding] = []
+    damaged: set[Cell] = set()
+    for attempt in run.attempts(damages):
+        ledger.take(attempt)
+        if found := _record_finding(attempt, run, messages):
+            records.append(found)
+            damaged.add(attempt.generation.cell)
+    findings = records + [
+        Finding("conflict", *cell, f"{first} and {second}", "these records hold different answers to the cell")
+        for cell, first, second in ledger.conflicts
+    ]
+    findings += [Finding(_line_kind(damage), None, None, str(damage.place), damage.problem) for damage in damages]
+    digests = {cell: answer.output_digest for cell, answer in ledger.answers.items()}
+    if pinned is not None:
+        findings += _against(pinned, digests, damaged)
+    now = root_of(digests)
+    if root is not None and root != now:
+        findings.append(Finding("root", None, None, None, f"the root of the outputs is {now}, not {root}"))
+    added = 0 if pinned is None else len(digests.keys() - pinned.digests.keys())
+    return Verification(run, ledger, now, pinned, added, tuple(findings))
+
+
+def _record_finding(attempt: Attempt, run: Run, messages: Mapping[str, str]) -> Finding | None:
+    generation = attempt.generation
+    row = run.rows.get(generation.task_id)
+    if attempt.altered:
+        detail = f"its {' and '.join(attempt.altered)} do not fit its content"
+        return Finding("damaged", *generation.cell, str(attempt.place), detail)
+    if row is None:
+        return None  # Extra: counted, and of no run.
+    if generation.row_digest != row.row_digest:
+        detail = "it answers another version of the data row than tasks.jsonl holds"
+        return Finding("outdated", *generation.cell, str(attempt.place), detail)
+    if generation.request.get("messages_digest") != messages[row.task_id]:
+        detail = "it answers other messages than tasks.jsonl holds"
+        return Finding("outdated", *generation.cell, str(attempt.place), detail)
+    return None
+
+
+def _line_kind(damage: Damage) -> Kind:
+    return "joined" if damage.kind == "joined" else "torn"
+
+
+def _against(pinned: Pinned, digests: Mapping[Cell, str], damaged: set[Cell]) -> list[Finding]:
+    findings = []
+    for cell in sorted(pinned.digests):
+        if cell in damaged:
+            continue  # Named already, with its line.
+        if cell not in digests:
+            findings.append(Finding("gone", *cell, None, "it was graded, and its record is no longer there"))
+        elif digests[cell] != pinned.digests[cell]:
+            detail = f"its output is {digests[cell]}; graded was {pinned.digests[cell]}"
+            findings.append(Finding("moved", *cell, None, detail))
+    held = root_of(pinned.digests)
+    if held != pinned.root:
+        findings.append(
+            Finding("root", None, None, VERDICTS, f"the grade pinned {pinned.root}, and its verdicts give {held}")
+        )
+    return findings
