@@ -24,7 +24,6 @@ from detharness.kernels.cpu.library import Library, open_library
 from detharness.kernels.cpu.packed import PackedLinear, is_bf16, pack
 from detharness.kernels.cpu.plans import attention_plans
 from detharness.kernels.pytorch.pointwise import norm_plan, softmax_plan
-from detharness.kernels.sampling import sample
 
 
 def load(vector_bits: int | None = None) -> CppKernels:
@@ -253,8 +252,43 @@ class CppKernels(KernelSet):
         return out
 
     def sample(self, logits: Tensor, rows: SamplingRows, *, want_processed: bool) -> SampledRows:
-        """See ``kernels.sampling``."""
-        return sample(logits, rows, self.log_softmax if want_processed else None)
+        """See ``kernels.sampling``: the same tokens and bits."""
+        if logits.dtype != torch.float32 or logits.dim() != 2:
+            raise KernelError(f"sampling expects fp32 [M, V], got {logits.dtype} {tuple(logits.shape)}")
+        logits = _dense_rows(logits)
+        count, vocabulary = logits.shape
+        limit = min(rows.vocab_limit, vocabulary)
+        plan = softmax_plan(limit)
+        if want_processed:
+            self._plans.add(plan.id)
+        tokens = torch.empty(count, dtype=torch.int64)
+        processed = torch.empty(count, vocabulary) if want_processed else None
+        keys = [
+            column.contiguous()
+            for column in (
+                rows.temperature,
+                rows.top_k,
+                rows.top_p,
+                rows.min_p,
+                rows.seed,
+                rows.sample_index,
+                rows.position,
+            )
+        ]
+        self._library.sample(
+            tokens.data_ptr(),
+            None if processed is None else processed.data_ptr(),
+            logits.data_ptr(),
+            count,
+            logits.stride(0),
+            vocabulary,
+            limit,
+            *(column.data_ptr() for column in keys),
+            plan.leaves,
+            plan.leaf_length,
+            torch.get_num_threads(),
+        )
+        return SampledRows(tokens, processed)
 
     def fuse(self, stack: DecoderStack) -> FusedForward:
         """See the contract."""

@@ -35,6 +35,8 @@ class Library:
         self.silu_and_mul = self._function("dh_silu_and_mul", [_POINTER] * 2 + [_INT] * 5)
         self.log_softmax = self._function("dh_log_softmax", [_POINTER] * 2 + [_INT] * 6)
         self.attention = self._function("dh_attention", [_POINTER] * 7 + [_INT] * 7 + [_FLOAT] + [_INT] * 4)
+        self.gumbel = self._function("dh_gumbel", [_POINTER] + [_INT] * 4)
+        self.sample = self._function("dh_sample", [_POINTER] * 3 + [_INT] * 4 + [_POINTER] * 7 + [_INT] * 3)
         self.forward_workspace = self._function("dh_forward_workspace", [_POINTER] * 2 + [_INT] * 2, _INT)
         self.forward = self._function("dh_forward", [_POINTER] * 7)
 

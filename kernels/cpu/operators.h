@@ -27,5 +27,8 @@ void dh_attention(
     int64_t kv_bf16, int64_t threads);
 void dh_silu_and_mul(
     void* out, const void* gate_up, int64_t bf16, int64_t rows, int64_t stride, int64_t width, int64_t threads);
+void dh_log_softmax(
+    float* out, const float* x, int64_t rows, int64_t stride, int64_t length, int64_t leaves, int64_t leaf_length,
+    int64_t threads);
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include "operators.h"
 #include "pool.h"
 #include "vec.h"
+#include "vec64.h"
 
 namespace detharness {
 namespace {
@@ -146,25 +147,6 @@ void silu(T* out, const T* gate_up, int64_t rows, int64_t stride, int64_t width,
             });
         }
     });
-}
-
-// Natural logarithm, operation for operation that of kernels/elementary.py (log64).
-double log64(double x) {
-    if (x == 0.0) return -INFINITY;
-    if (x == INFINITY) return x;
-    if (!(x >= 0.0)) return NAN;
-    int64_t bits;
-    std::memcpy(&bits, &x, 8);
-    const int64_t mantissa_bits = (bits & 0xFFFFFFFFFFFFF) | (int64_t{1023} << 52);
-    double mantissa;
-    std::memcpy(&mantissa, &mantissa_bits, 8);
-    const bool high = mantissa > 1.4142135623730951;
-    if (high) mantissa = mantissa * 0.5;
-    const double k = static_cast<double>(((bits >> 52) & 0x7FF) - 1023 + high);
-    const double s = (mantissa - 1.0) / (mantissa + 1.0), square = s * s;
-    double series = 2.0 / 27.0;
-    for (int n = 12; n >= 1; --n) series = series * square + 2.0 / (2 * n + 1);
-    return k * 0x1.62e42feep-1 + (2.0 * s + (s * (square * series) + k * 0x1.a39ef35793c76p-33));
 }
 
 void log_softmax_row(float* out, const float* x, int64_t length, int64_t leaves, int64_t leaf_length) {
