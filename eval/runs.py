@@ -74,6 +74,11 @@ class Run:
         """Task id -> its row."""
         return {row.task_id: row for row in self.tasks}
 
+    @cached_property
+    def messages_digests(self) -> dict[str, str]:
+        """Task id -> digest of the messages that are sent for it."""
+        return {row.task_id: sha256_value(list(row.messages)) for row in self.tasks}
+
     @property
     def files(self) -> tuple[Path, ...]:
         """The generation file and its shards (``generations-*.jsonl``), those that are there, by name."""
@@ -189,15 +194,15 @@ class Answer:
 class Ledger:
     """Which record stands for each cell of ``run``, whatever the order they are taken in.
 
-    answers: cell -> its record with an output. failures: cell -> its distinct error rows. duplicates: records beyond
-    the first that say the same as it. conflicts: pairs of places that hold different answers to one cell. extra: cells
-    of records that the run did not ask for. altered, outdated: places of records that are no answer: their digests
-    do not fit, or they answer another version of the data row.
+    answers: cell -> its record with an output. failures: cell -> its distinct error rows, by session, attempt and
+    digest. duplicates: records beyond the first that say the same as it. conflicts: pairs of places that hold different
+    answers to one cell. extra: cells of records that the run did not ask for. altered, outdated: places of records that
+    are no answer: their digests do not fit, or they answer another version of the data row or other messages.
     """
 
     run: Run
     answers: dict[Cell, Answer] = field(default_factory=dict)
-    failures: dict[Cell, set[str]] = field(default_factory=dict)
+    failures: dict[Cell, dict[tuple[int, int, str], Place]] = field(default_factory=dict)
     duplicates: int = 0
     conflicts: list[tuple[Cell, Place, Place]] = field(default_factory=list)
     extra: set[Cell] = field(default_factory=set)
@@ -212,13 +217,16 @@ class Ledger:
             self.extra.add(generation.cell)
         elif attempt.altered:
             self.altered.append(attempt.place)
-        elif generation.row_digest != row.row_digest:
+        elif (generation.row_digest, generation.request.get("messages_digest")) != (
+            row.row_digest,
+            self.run.messages_digests[row.task_id],
+        ):
             self.outdated.append(attempt.place)
         elif attempt.output_digest is None or generation.output is None:
-            mark = sha256_value([generation.session, generation.attempt, generation.error])
-            failures = self.failures.setdefault(generation.cell, set())
+            mark = generation.session, generation.attempt, sha256_value(generation.error)
+            failures = self.failures.setdefault(generation.cell, {})
             self.duplicates += mark in failures
-            failures.add(mark)
+            failures.setdefault(mark, attempt.place)
         else:
             tokens = generation.output.completion_tokens
             answer = Answer(attempt.place, attempt.output_digest, attempt.request_digest, tokens)

@@ -111,6 +111,14 @@ def test_an_edited_answer_and_an_edited_data_row_are_no_answers(runs):
     assert [place.line for place in ledger.outdated] == [2]
 
 
+def test_an_answer_to_other_messages_is_none(runs):
+    row = runs.row()
+    other = runs.answer(runs.row(question="How few?"))
+    ledger, _, _ = ledger_of(runs.write([row], [other]))
+    assert not ledger.answers
+    assert [place.line for place in ledger.outdated] == [1]
+
+
 def test_the_root_knows_no_order(runs):
     row = runs.row()
     answers = [runs.answer(row, sample, text=f"reply {sample}") for sample in range(3)]
