@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 _SHORT = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
@@ -9,6 +10,7 @@ _SHORT = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 # Other (control, format, surrogate) and the two separators that break a line. Format characters hold the bidi
 # controls, which reorder what stands around them, and the zero-width ones, which hide a difference.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_NOT_PLAIN = re.compile(r"[^ -~\n\t]")
 _JOINERS = frozenset("\u200c\u200d")  # Persian and emoji need them to be spelled at all.
 
 
@@ -29,7 +31,7 @@ def one_line(text: str) -> str:
 
 def reading_lines(text: str) -> str:
     """``text`` for reading over several lines: newlines, tabs and backslashes stay, the rest unseen is escaped."""
-    return "".join(character if character in "\n\t\\" else _character(character) for character in text)
+    return _NOT_PLAIN.sub(lambda found: _character(found[0]), text)
 
 
 def _character(character: str) -> str:

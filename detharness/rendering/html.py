@@ -10,9 +10,12 @@ import base64
 import hashlib
 import html
 import json
+import re
 from importlib import resources
 
 from detharness.rendering.escape import reading_lines
+
+_PLAIN = re.compile(r"[ !#-%'-;=?-\[\]-~]+")  # Characters that weigh one byte in a JSON block.
 
 
 class Html(str):
@@ -98,10 +101,17 @@ def excerpt(text: str, budget: int, *, head: float = 0.3) -> str:
 
 def _take(text: str, budget: int) -> int:
     """How many of the first characters of ``text`` fit ``budget`` bytes."""
-    for count, character in enumerate(text):
-        budget -= _weight(reading_lines(character))
+    count = 0
+    while count < len(text):
+        plain = _PLAIN.match(text, count, count + budget)
+        if plain is not None:
+            budget -= plain.end() - count
+            count = plain.end()
+            continue
+        budget -= _weight(reading_lines(text[count]))
         if budget < 0:
             return count
+        count += 1
     return len(text)
 
 
