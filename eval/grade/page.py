@@ -16,7 +16,7 @@ from detharness.rendering.html import Html, excerpt, html_table, tag
 KINDS = (
     Kind("correct", "●", "good", "correct"),
     Kind("wrong", "✕", "bad", "wrong"),
-    Kind("other", "◆", "other", "no verdict on an answer"),
+    Kind("other", "◆", "other", "no answer, ambiguous or not judged"),
     Kind("error", "▲", "warn", "error"),
     Kind("missing", "□", "blank", "missing"),
 )

@@ -56,7 +56,7 @@ def test_each_cell_is_drawn_in_its_class(runs):
     data = data_of(made)
     cells = data["rows"][0]["cells"]
     kinds = [data["kinds"][cell["kind"]]["label"] for cell in cells]
-    assert kinds == ["correct", "wrong", "no verdict on an answer", "error", "missing"]
+    assert kinds == ["correct", "wrong", "no answer, ambiguous or not judged", "error", "missing"]
     assert [[data["tags"][tag] for tag in cell["tags"]] for cell in cells] == [[], ["fallback"], ["ambiguous"], [], []]
     assert cells[0]["panes"] == [{"title": "Reply", "before": "<script>0</script>", "marked": "", "after": ""}]
     assert ["error", "http_500: it broke"] in cells[3]["facts"]
