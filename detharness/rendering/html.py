@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 
 from detharness.rendering.escape import reading_lines
@@ -39,7 +40,7 @@ def escaped(text: str) -> Html:
     return Html(html.escape(reading_lines(text), quote=True))
 
 
-def html_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Html:
+def html_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Html:
     """A table with a header row; cells are escaped unless they are ``Html``."""
     head = tag("tr", *(tag("th", column, scope="col") for column in columns))
     return tag(

@@ -119,7 +119,7 @@ def score_of(a: Mapping[Cell, Side], b: Mapping[Cell, Side], *, complete: bool) 
     if not common:
         return None
     weights = weights_of(common)
-    parts = {}
+    parts: dict[str, Part] = {}
     causes = {cell: cause_of(a[cell], b[cell]) for cell in common if right_a[cell] != right_b[cell]}
     for cause in CAUSES:
         gained = [cell for cell, found in causes.items() if found == cause and right_b[cell]]

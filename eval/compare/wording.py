@@ -71,7 +71,7 @@ def part_rows(score: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
         for cause, name in CAUSE_NAMES.items()
         for part in (score["parts"][cause],)
     ]
-    gained, lost = (sum(row[column] for row in rows) for column in (2, 3))
+    gained, lost = sum(row[2] for row in rows), sum(row[3] for row in rows)
     return [*rows, ("difference of Pass@1, B - A", points(score["difference"]), gained, lost)]
 
 

@@ -85,7 +85,8 @@ def _summary(report: Mapping[str, Any]) -> list[Html]:
     else:
         headline = f"Pass@1 {_number(score)}"
     coverage = report["coverage"]
-    parts = {"all": coverage, **coverage["by_modality"]}
+    asked = {name: part for name, part in coverage["by_modality"].items() if part["expected"]}
+    parts = {"all": coverage, **asked}
     columns = ("expected", "present", "graded", "missing", "errors")
     numbers = [
         ("standard error between tasks", _number(report["stderr_between_tasks"])),
