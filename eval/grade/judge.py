@@ -34,11 +34,11 @@ class Question:
 class Opinions:
     """What the judge said to one question, a reply for each repeat; None where it gave none.
 
-    problem: why a reply is missing, in plain words.
+    failure: why the last one that is missing is, as (kind, plain sentence).
     """
 
     replies: tuple[JudgeReply | None, ...]
-    problem: str | None = None
+    failure: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,16 @@ class Judge:
         self._failed_in_a_row = 0
         self._jitter = random.Random()
 
+    @property
+    def asks(self) -> bool:
+        """Whether it can be asked at all, or only replayed."""
+        return self._line is not None
+
+    async def close(self) -> None:
+        """Release the line."""
+        if self._line is not None:
+            await self._line.target.close()
+
     async def opinions(self, questions: Iterator[Question], done: Callable[[], None]) -> dict[Question, Opinions]:
         """Answer every question; ``done`` is called after each. Order and concurrency cannot change what comes back."""
         found: dict[Question, Opinions] = {}
@@ -81,42 +91,47 @@ class Judge:
 
     async def _opinions_of(self, question: Question) -> Opinions:
         replies: list[JudgeReply | None] = []
-        problem = None
+        failure = None
         for repeat in range(self.repeats):
             key = JudgeKey(self.identity.digest, question.row_digest, question.response_digest, repeat)
             cached = self._cache.replies.get(key)
             if cached is None and self._line is not None:
-                cached, problem = await self._ask(question, key, self._line)
+                answer = await self._ask(question, key, self._line)
+                if isinstance(answer, CachedReply):
+                    cached = answer
+                else:
+                    failure = answer
             replies.append(None if cached is None else _read(cached))
-        return Opinions(tuple(replies), problem)
+        return Opinions(tuple(replies), failure)
 
-    async def _ask(self, question: Question, key: JudgeKey, line: Line) -> tuple[CachedReply | None, str | None]:
-        """(reply, None), or (None, what went wrong)."""
+    async def _ask(self, question: Question, key: JudgeKey, line: Line) -> CachedReply | tuple[str, str]:
+        """The reply, or what went wrong."""
         if self._failed_in_a_row >= _GIVE_UP_AFTER:
-            return None, f"not asked: the {_GIVE_UP_AFTER} questions before it failed"
+            return "not_asked", f"the {_GIVE_UP_AFTER} responses before it got no reply"
         text, response, correct_answer = question.load()
         prompt = line.template.fill(question=text, response=response, correct_answer=correct_answer)
         request = GenerationRequest(messages=[{"role": "user", "content": prompt}], max_tokens=MAX_TOKENS)
         for tried in range(1, _TRIES + 1):
             self.calls += 1
+            wait = 0.0
             try:
                 reply = await line.target.generate(request)
             except GenerationError as error:
-                problem, again, wait = f"{error.kind}: {error}", error.retriable, error.retry_after
+                failure, again, wait = (error.kind, str(error)), error.retriable, error.retry_after or 0.0
             else:
                 cached = CachedReply(reply.text, reply.finish_reason)
                 if _read(cached).status != "failed":
                     self._failed_in_a_row = 0
                     self._cache.replies[key] = cached
                     line.keep(cache_row(self.identity, key, cached))
-                    return cached, None
-                problem, again, wait = "its server put an error message in the reply", True, None
+                    return cached
+                failure, again = ("bad_response", "the judge's server put an error message in the reply"), True
             if not again or tried == _TRIES:
                 break
             pause = _FIRST_PAUSE * 2 ** (tried - 1) * self._jitter.uniform(0.5, 1.0)
-            await line.sleep(min(_LONGEST_PAUSE, max(pause, wait or 0.0)))
+            await line.sleep(min(_LONGEST_PAUSE, max(pause, wait)))
         self._failed_in_a_row += 1
-        return None, problem
+        return failure
 
 
 def _read(cached: CachedReply) -> JudgeReply:
