@@ -62,8 +62,17 @@ class Comparison:
         return self.report["verdict"] in ("same", "logprobs_moved")
 
 
-def compare_runs(a: Graded, b: Graded, regraded: Mapping[Cell, Judged]) -> Comparison:
-    """Compare two runs of one task. ``regraded``: A's cells judged once more, the null control.
+@dataclass(frozen=True)
+class Regraded:
+    """A's cells judged once more, the null control; or why that cannot be done from what the run holds."""
+
+    verdicts: Mapping[Cell, Judged] | None
+    reason: str | None
+
+
+def compare_runs(a: Graded, b: Graded, regraded: Regraded) -> Comparison:
+    """Compare two runs of one task.
+
 
     UsageError for runs of different tasks, or without a cell in common.
     """
@@ -139,15 +148,17 @@ def _run_row(graded: Graded) -> dict[str, Any]:
     }
 
 
-def _null_control(cells: Mapping[Cell, Side], regraded: Mapping[Cell, Judged]) -> dict[str, Any]:
-    moved = [list(cell) for cell, side in sorted(cells.items()) if regraded[cell] != side.judged]
-    score = score_of(cells, {cell: side.judged_as(regraded[cell]) for cell, side in cells.items()}, complete=False)
-    return {
-        "holds": not moved,
-        "cells": len(cells),
-        "verdicts_moved": moved,
-        "difference": None if score is None else float(score.difference),
-    }
+def _null_control(cells: Mapping[Cell, Side], regraded: Regraded) -> dict[str, Any]:
+    """A against A graded again, over the cells with a verdict that counts: nothing may move."""
+    counted = {cell: side for cell, side in cells.items() if side.judged.correct is not None}
+    row: dict[str, Any] = {"cells": len(counted), "reason": regraded.reason}
+    if regraded.verdicts is None:
+        return {**row, "holds": None, "verdicts_moved": [], "difference": None}
+    again = {cell: side.judged_as(regraded.verdicts[cell]) for cell, side in counted.items()}
+    moved = [list(cell) for cell in sorted(counted) if again[cell].judged != counted[cell].judged]
+    score = score_of(counted, again, complete=False)
+    difference = None if score is None else float(score.difference)
+    return {**row, "holds": not moved, "verdicts_moved": moved, "difference": difference}
 
 
 def _is_told(pair: Pair) -> bool:

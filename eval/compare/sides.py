@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from detharness.errors import UsageError
+from detharness.eval.grade.verdicts import GRADED
 from detharness.eval.records import Cell, Generation
 from detharness.eval.runs import Damage, Ledger, Place, Run
 from detharness.records.digests import sha256_value
-
-GRADED = frozenset({"correct", "incorrect", "no_answer", "ambiguous"})
-"""Verdicts that count in Pass@1; any other leaves the cell without one."""
 
 _NO_ANSWER = frozenset({"no_answer", "ambiguous"})
 
@@ -93,7 +92,10 @@ class RunSides:
 
 
 def read_sides(run: Run, verdicts: Mapping[Cell, Judged]) -> RunSides:
-    """Reduce ``run`` to its sides; UsageError if a cell has two different answers. Reads a line at a time."""
+    """Reduce ``run`` to its sides. Reads a line at a time.
+
+    UsageError if a cell has two different answers, or an answer that ``verdicts`` does not hold.
+    """
     ledger = Ledger(run)
     cells: dict[Cell, Side] = {}
     rows = Rows()
@@ -101,6 +103,9 @@ def read_sides(run: Run, verdicts: Mapping[Cell, Judged]) -> RunSides:
     for attempt in run.attempts(damages):
         if ledger.take(attempt):
             generation = attempt.generation
+            if generation.cell not in verdicts:
+                where = f"{run.folder / attempt.place.file}, line {attempt.place.line}"
+                raise UsageError(f"{where}: the grade has no verdict on this answer: run eval grade again")
             cells[generation.cell] = _side(generation, attempt.place, verdicts[generation.cell])
             rows.add(generation.batch)
     ledger.refuse_conflicts()

@@ -124,6 +124,8 @@ def _score(report: Mapping[str, Any], score: Mapping[str, Any]) -> list[str]:
 
 
 def _null_control(control: Mapping[str, Any]) -> str:
+    if control["holds"] is None:
+        return f"Null control not made: {control['reason']}."
     if control["holds"]:
         return f"Null control: A graded again gives the same {control['cells']} verdicts and a difference of 0."
     return (

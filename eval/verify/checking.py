@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from detharness.errors import UsageError
+from detharness.eval.grade.stored import StoredGrade
+from detharness.eval.grade.verdicts import VERDICTS
 from detharness.eval.records import Cell, root_of
 from detharness.eval.runs import Attempt, Damage, Ledger, Run
-from detharness.records.canonical import read_json
 from detharness.records.digests import sha256_value
-from detharness.records.jsonl import read_jsonl
-from detharness.records.run_folder import REPORT
 
 SCHEMA = "detharness.verification/1"
-VERDICTS = "verdicts.jsonl"
 
 Kind = Literal["damaged", "outdated", "conflict", "joined", "torn", "moved", "gone", "root"]
 
@@ -82,22 +78,10 @@ class Verification:
         }
 
 
-def read_pinned(grade: Path) -> Pinned | None:
-    """The digests that the grade in ``grade`` pinned, None if there is no such folder; UsageError if it is damaged."""
-    if not grade.exists():
-        return None
-    report = read_json(grade / REPORT)
-    root = report.get("generation_root") if isinstance(report, dict) else None
-    if not isinstance(root, str):
-        raise UsageError(f"{grade / REPORT} holds no generation_root: it is no report of eval grade")
-    digests = {}
-    for row in read_jsonl(grade / VERDICTS):
-        task_id, sample, digest = (row.value.get(name) for name in ("task_id", "sample_index", "output_digest"))
-        if not isinstance(task_id, str) or type(sample) is not int or not isinstance(digest, str | None):
-            raise UsageError(f"{grade / VERDICTS}, line {row.line}: this is no verdict of eval grade")
-        if digest is not None:
-            digests[task_id, sample] = digest
-    return Pinned(root, digests)
+def pinned_by(grade: StoredGrade) -> Pinned:
+    """What ``grade`` holds on to."""
+    digests = {cell: verdict.output_digest for cell, verdict in grade.verdicts.items()}
+    return Pinned(grade.root, {cell: digest for cell, digest in digests.items() if digest is not None})
 
 
 def verify_run(run: Run, pinned: Pinned | None, *, root: str | None = None) -> Verification:
@@ -164,6 +148,8 @@ def _against(pinned: Pinned, digests: Mapping[Cell, str], damaged: set[Cell]) ->
     held = root_of(pinned.digests)
     if held != pinned.root:
         findings.append(
-            Finding("root", None, None, VERDICTS, f"the grade pinned {pinned.root}, and its verdicts give {held}")
+            Finding(
+                "root", None, None, f"{VERDICTS}.jsonl", f"the grade pinned {pinned.root}, and its verdicts give {held}"
+            )
         )
     return findings

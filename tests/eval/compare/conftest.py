@@ -2,7 +2,7 @@
 
 import pytest
 
-from detharness.eval.compare.report import Graded, compare_runs
+from detharness.eval.compare.report import Graded, Regraded, compare_runs
 from detharness.eval.compare.sides import Judged, read_sides
 from detharness.eval.runs import open_run
 
@@ -33,7 +33,7 @@ class Pairs:
 
     def compare(self, a, b, regraded=None):
         same = {cell: side.judged for cell, side in a.sides.cells.items()}
-        return compare_runs(a, b, same if regraded is None else regraded)
+        return compare_runs(a, b, Regraded(same, None) if regraded is None else regraded)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from detharness.errors import UsageError
 from detharness.eval.compare.levels import CAUSES, cause_of, kind_of
-from detharness.eval.compare.report import compare_runs
+from detharness.eval.compare.report import Regraded, compare_runs
 from detharness.eval.compare.score import pass_at_1, score_of
 from detharness.eval.compare.sides import Judged, Side
 from detharness.eval.compare.wording import part_rows, sentences
@@ -251,13 +251,21 @@ def test_the_null_control_fails_when_a_regrade_gives_other_verdicts(runs, rows, 
     a = pairs.graded(rows, cells(runs, rows))
     b = pairs.graded(rows, cells(runs, rows))
     regraded = {cell: one.judged for cell, one in a.sides.cells.items()} | {("t0", 0): Judged("incorrect", "4")}
-    control = pairs.compare(a, b, regraded).report["null_control"]
+    control = pairs.compare(a, b, Regraded(regraded, None)).report["null_control"]
     assert control == {
         "holds": False,
+        "reason": None,
         "cells": 6,
         "verdicts_moved": [["t0", 0]],
         "difference": pytest.approx(-1 / 6),
     }
+
+
+def test_a_null_control_that_cannot_be_made_is_said(runs, rows, pairs):
+    a = pairs.graded(rows, cells(runs, rows))
+    found = pairs.compare(a, pairs.graded(rows, cells(runs, rows)), Regraded(None, "no replies are there"))
+    assert found.report["null_control"]["holds"] is None
+    assert "Null control not made: no replies are there." in sentences(found.report)
 
 
 def test_rows_per_step_show_whether_batching_was_exercised(runs, rows, pairs):
@@ -290,4 +298,4 @@ def test_runs_that_cannot_be_compared_are_refused(runs, rows, pairs):
         other, sides=dataclasses.replace(other.sides, run=dataclasses.replace(other.sides.run, task="hle"))
     )
     with pytest.raises(UsageError, match=r"'aime2026'.*'hle'"):
-        compare_runs(a, task, {})
+        compare_runs(a, task, Regraded({}, None))

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from detharness.errors import UsageError
+from detharness.eval.grade.stored import read_grade
+from detharness.eval.grade.verdicts import Verdict
 from detharness.eval.records import root_of
 from detharness.eval.runs import open_run
-from detharness.eval.verify.checking import read_pinned, verify_run
+from detharness.eval.verify.checking import pinned_by, verify_run
 from detharness.eval.verify.showing import parse_cell, records_of
 from detharness.records.canonical import canonical_bytes
 
@@ -22,22 +24,21 @@ def answers(runs, rows):
     return [runs.answer(row, sample, f"reply {row.task_id} {sample}") for row in rows for sample in range(2)]
 
 
-def pin(folder, answers):
+def pin(folder, answers, root=None):
     """A grade folder that pins ``answers``."""
     grade = folder / "grade"
-    grade.mkdir()
+    grade.mkdir(exist_ok=True)
     digests = {answer.cell: answer.output.digest for answer in answers}
-    (grade / "report.json").write_bytes(canonical_bytes({"generation_root": root_of(digests)}))
-    rows = [
-        {"task_id": task_id, "sample_index": sample, "verdict": "correct", "output_digest": digest}
-        for (task_id, sample), digest in digests.items()
-    ]
+    report = {"generation_root": root or root_of(digests), "grader_fingerprint": {}, "coverage_complete": True}
+    (grade / "report.json").write_bytes(canonical_bytes(report))
+    rows = [Verdict(*cell, "text", "correct", 33, (), digest, 1).as_row() for cell, digest in digests.items()]
     (grade / "verdicts.jsonl").write_bytes(b"".join(canonical_bytes(row) + b"\n" for row in rows))
     return grade
 
 
 def check(folder, root=None):
-    return verify_run(open_run(folder), read_pinned(folder / "grade"), root=root)
+    grade = folder / "grade"
+    return verify_run(open_run(folder), pinned_by(read_grade(grade)) if grade.exists() else None, root=root)
 
 
 def kinds(verification):
@@ -106,8 +107,7 @@ def test_a_graded_cell_without_its_record_is_gone_and_a_new_one_is_no_damage(run
 
 def test_a_grade_whose_verdicts_do_not_give_its_root_is_named(runs, rows, answers):
     folder = runs.write(rows, answers, samples=2)
-    grade = pin(folder, answers)
-    (grade / "report.json").write_text('{"generation_root":"' + "0" * 64 + '"}')
+    pin(folder, answers, root="0" * 64)
     found = check(folder)
     assert kinds(found) == [("root", None, None)]
     assert found.findings[0].where == "verdicts.jsonl"
