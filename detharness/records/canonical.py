@@ -34,6 +34,8 @@ def _check(value: object, where: str) -> None:
             _check(key, f"{where}.{key!r}")
             _check(item, f"{where}.{key}")
     elif kind is list or kind is tuple:
+        if _all_fit_64_bits(value):  # type: ignore[arg-type]
+            return
         for index, item in enumerate(value):  # type: ignore[arg-type]
             _check(item, f"{where}[{index}]")
     elif kind not in _PLAIN:
@@ -44,6 +46,11 @@ def _check(value: object, where: str) -> None:
         raise ValueError(f"{where}: {value!r} holds a lone surrogate")
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{where}: {value} does not fit 64 bits")
+
+
+def _all_fit_64_bits(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether ``values`` are integers of 64 bits: replies hold tens of thousands of token ids, too many to walk."""
+    return set(map(type, values)) == {int} and -(2**63) <= min(values) and max(values) < 2**64
 
 
 def _is_unicode(text: str) -> bool:

@@ -52,6 +52,8 @@ class Colour(StrEnum):
         ({"a": "\ud800"}, ValueError, r"\$\.a"),
         ({"\udfff": 1}, ValueError, "surrogate"),
         ({"a": 2**64}, ValueError, r"\$\.a"),
+        ({"a": [1, 2**64]}, ValueError, r"\$\.a\[1\]"),
+        ({"a": [-(2**63) - 1, 1]}, ValueError, r"\$\.a\[0\]"),
         ({1: "a"}, TypeError, r"\$"),
         ({"a": np.float64(1.0)}, TypeError, r"numpy\.float64"),
         ({"a": {1, 2}}, TypeError, "set"),
