@@ -10,7 +10,6 @@ from detharness.eval.grade.stored import StoredGrade
 from detharness.eval.grade.verdicts import VERDICTS
 from detharness.eval.records import Cell, root_of
 from detharness.eval.runs import Attempt, Damage, Ledger, Run
-from detharness.records.digests import sha256_value
 
 SCHEMA = "detharness.verification/1"
 
@@ -91,12 +90,11 @@ def verify_run(run: Run, pinned: Pinned | None, *, root: str | None = None) -> V
     """
     ledger = Ledger(run)
     damages: list[Damage] = []
-    messages = {row.task_id: sha256_value(list(row.messages)) for row in run.tasks}
     records: list[Finding] = []
     damaged: set[Cell] = set()
     for attempt in run.attempts(damages):
         ledger.take(attempt)
-        if found := _record_finding(attempt, run, messages):
+        if found := _record_finding(attempt, run):
             records.append(found)
             damaged.add(attempt.generation.cell)
     findings = records + [
@@ -114,7 +112,7 @@ def verify_run(run: Run, pinned: Pinned | None, *, root: str | None = None) -> V
     return Verification(run, ledger, now, pinned, added, tuple(findings))
 
 
-def _record_finding(attempt: Attempt, run: Run, messages: Mapping[str, str]) -> Finding | None:
+def _record_finding(attempt: Attempt, run: Run) -> Finding | None:
     generation = attempt.generation
     row = run.rows.get(generation.task_id)
     if attempt.altered:
@@ -125,7 +123,7 @@ def _record_finding(attempt: Attempt, run: Run, messages: Mapping[str, str]) -> 
     if generation.row_digest != row.row_digest:
         detail = "it answers another version of the data row than tasks.jsonl holds"
         return Finding("outdated", *generation.cell, str(attempt.place), detail)
-    if generation.request.get("messages_digest") != messages[row.task_id]:
+    if generation.request.get("messages_digest") != run.messages_digests[row.task_id]:
         detail = "it answers other messages than tasks.jsonl holds"
         return Finding("outdated", *generation.cell, str(attempt.place), detail)
     return None
