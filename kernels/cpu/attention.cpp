@@ -217,9 +217,10 @@ void gather(
     const Call& call, int64_t request, int64_t kv_head, int64_t first, int64_t low, int64_t high, float* copies,
     Block& block) {
     const int64_t* table = call.tables + request * call.table_width;
+    int64_t page = (first + low) / call.page_size, within = (first + low) % call.page_size;
     for (int64_t j = low; j < high; ++j) {
-        const int64_t key = first + j;
-        const int64_t slot = table[key / call.page_size] * call.page_size + key % call.page_size;
+        const int64_t slot = table[page] * call.page_size + within;
+        if (++within == call.page_size) within = 0, ++page;
         const int64_t at = (slot * call.kv_heads + kv_head) * call.width;
         if (!call.kv_bf16 && call.padded == call.width) {
             block.keys[j] = static_cast<const float*>(call.k_pages) + at;
@@ -245,19 +246,25 @@ void gather(
     }
 }
 
-// Works through blocks [first_block, last_block) of one tile and kv head; `each` receives (row of the tile, head of
-// the group, block, partial) in ascending block order.
+// A range of key-value heads.
+struct Heads {
+    int64_t first, last;
+};
+
+// Works through blocks [first_block, last_block) of one tile for some key-value heads, all of them block by block, since
+// the heads of a key are neighbours in memory; `each` receives (row of the tile, head, block, partial), blocks ascending.
 template <class F>
-void walk(const Call& call, const Tile& tile, int64_t kv_head, int64_t first_block, int64_t last_block, F each) {
+void walk(const Call& call, const Tile& tile, Heads kv, int64_t first_block, int64_t last_block, F each) {
     const int64_t group = call.group(), padded = call.padded;
-    float* memory = static_cast<float*>(scratch(2, (tile.rows * group + 2 * kGrid + 1) * padded * 4));
+    const int64_t first_head = kv.first * group, heads = (kv.last - kv.first) * group;
+    float* memory = static_cast<float*>(scratch(2, (tile.rows * heads + 2 * kGrid + 1) * padded * 4));
     float* queries = memory;
-    float* copies = queries + tile.rows * group * padded;
+    float* copies = queries + tile.rows * heads * padded;
     State part{0.0f, 0.0f, copies + 2 * kGrid * padded};
     for (int64_t r = 0; r < tile.rows; ++r)
-        for (int64_t g = 0; g < group; ++g) {
-            const int64_t at = (tile.row + r) * call.q_stride + (kv_head * group + g) * call.width;
-            float* to = queries + (r * group + g) * padded;
+        for (int64_t h = 0; h < heads; ++h) {
+            const int64_t at = (tile.row + r) * call.q_stride + (first_head + h) * call.width;
+            float* to = queries + (r * heads + h) * padded;
             if (call.bf16)
                 widen(static_cast<const uint16_t*>(call.q) + at, call.width, to);
             else
@@ -272,16 +279,20 @@ void walk(const Call& call, const Tile& tile, int64_t kv_head, int64_t first_blo
         const int64_t low = std::max<int64_t>(0, call.first_key(tile.row) - first);
         const int64_t high = std::min(kGrid, call.positions[last_row] + 1 - first);
         if (low >= high) continue;
-        gather(call, tile.request, kv_head, first, low, high, copies, block);
-        for (int64_t r = 0; r < tile.rows; ++r) {
-            const int64_t row = tile.row + r;
-            const int64_t row_low = std::max<int64_t>(0, call.first_key(row) - first);
-            const int64_t row_high = std::min(kGrid, call.positions[row] + 1 - first);
-            if (row_low >= row_high) continue;
-            for (int64_t g = 0; g < group; ++g) {
-                attend(
-                    queries + (r * group + g) * padded, block.keys, block.values, row_low, row_high, call, part);
-                each(r, g, b, part);
+        for (int64_t kv_head = kv.first; kv_head < kv.last; ++kv_head) {
+            gather(call, tile.request, kv_head, first, low, high, copies, block);
+            for (int64_t r = 0; r < tile.rows; ++r) {
+                const int64_t row = tile.row + r;
+                const int64_t row_low = std::max<int64_t>(0, call.first_key(row) - first);
+                const int64_t row_high = std::min(kGrid, call.positions[row] + 1 - first);
+                if (row_low >= row_high) continue;
+                for (int64_t g = 0; g < group; ++g) {
+                    const int64_t head = kv_head * group + g;
+                    attend(
+                        queries + (r * heads + head - first_head) * padded, block.keys, block.values, row_low, row_high,
+                        call, part);
+                    each(r, head, b, part);
+                }
             }
         }
     }
@@ -296,21 +307,31 @@ State fresh(float* mixed, int64_t padded) {
     return State{-INFINITY, 0.0f, mixed};
 }
 
+// How many tasks a tile's heads are cut into: one, or one per key-value head where there are few tasks otherwise.
+Heads heads_of(const Call& call, int64_t cut, int64_t index) {
+    return cut == 1 ? Heads{0, call.kv_heads} : Heads{index, index + 1};
+}
+int64_t head_tasks(const Call& call, int64_t others, int64_t threads) {
+    return others < 4 * threads ? call.kv_heads : 1;
+}
+
 // Enough tiles for the threads: each merges its blocks as they come.
 void attend_tiles(const Call& call, const std::vector<Tile>& tiles, int64_t threads) {
-    const int64_t group = call.group(), padded = call.padded;
-    parallel(static_cast<int64_t>(tiles.size()) * call.kv_heads, threads, [&](int64_t task) {
-        const Tile& tile = tiles[task / call.kv_heads];
-        const int64_t kv_head = task % call.kv_heads;
-        std::vector<State> states(tile.rows * group);
-        float* mixed = static_cast<float*>(scratch(3, tile.rows * group * padded * 4));
-        for (int64_t i = 0; i < tile.rows * group; ++i) states[i] = fresh(mixed + i * padded, padded);
+    const int64_t group = call.group(), padded = call.padded, count = static_cast<int64_t>(tiles.size());
+    const int64_t cut = head_tasks(call, count, threads);
+    parallel(count * cut, threads, [&](int64_t task) {
+        const Tile& tile = tiles[task / cut];
+        const Heads kv = heads_of(call, cut, task % cut);
+        const int64_t first_head = kv.first * group, heads = (kv.last - kv.first) * group;
+        std::vector<State> states(tile.rows * heads);
+        float* mixed = static_cast<float*>(scratch(3, tile.rows * heads * padded * 4));
+        for (int64_t i = 0; i < tile.rows * heads; ++i) states[i] = fresh(mixed + i * padded, padded);
         const int64_t first = call.first_key(tile.row) / kGrid;
-        walk(call, tile, kv_head, first, blocks_of(call, tile),
-             [&](int64_t r, int64_t g, int64_t, const State& part) { merge(states[r * group + g], part, padded); });
+        walk(call, tile, kv, first, blocks_of(call, tile), [&](int64_t r, int64_t head, int64_t, const State& part) {
+            merge(states[r * heads + head - first_head], part, padded);
+        });
         for (int64_t r = 0; r < tile.rows; ++r)
-            for (int64_t g = 0; g < group; ++g)
-                finish(call, tile.row + r, kv_head * group + g, states[r * group + g]);
+            for (int64_t h = 0; h < heads; ++h) finish(call, tile.row + r, first_head + h, states[r * heads + h]);
     });
 }
 
@@ -318,9 +339,9 @@ void attend_tiles(const Call& call, const std::vector<Tile>& tiles, int64_t thre
 // same ascending order, so the bits are those of attend_tiles.
 void attend_segments(const Call& call, const std::vector<Tile>& tiles, int64_t threads) {
     struct Segment {
-        int64_t tile, kv_head, first, last;
+        int64_t tile, first, last;
     };
-    const int64_t group = call.group(), padded = call.padded, record = padded + 2;
+    const int64_t padded = call.padded, record = padded + 2;
     std::vector<Segment> segments;
     std::vector<int64_t> offsets;  // Of each tile's records in `parts`, counted in records.
     int64_t records = 0, rows = 0;
@@ -330,19 +351,19 @@ void attend_segments(const Call& call, const std::vector<Tile>& tiles, int64_t t
         records += tiles[t].rows * call.heads * blocks;
         rows += tiles[t].rows;
         for (int64_t b = call.first_key(tiles[t].row) / kGrid; b < blocks; b += kSegment)
-            for (int64_t kv_head = 0; kv_head < call.kv_heads; ++kv_head)
-                segments.push_back({static_cast<int64_t>(t), kv_head, b, std::min(b + kSegment, blocks)});
+            segments.push_back({static_cast<int64_t>(t), b, std::min(b + kSegment, blocks)});
     }
     float* parts = static_cast<float*>(scratch(0, records * record * 4));
     auto part_of = [&](int64_t t, int64_t r, int64_t head, int64_t block) {
         const int64_t blocks = blocks_of(call, tiles[t]);
         return parts + (offsets[t] + (r * call.heads + head) * blocks + block) * record;
     };
-    parallel(static_cast<int64_t>(segments.size()), threads, [&](int64_t i) {
-        const Segment& s = segments[i];
-        walk(call, tiles[s.tile], s.kv_head, s.first, s.last,
-             [&](int64_t r, int64_t g, int64_t b, const State& part) {
-                 float* to = part_of(s.tile, r, s.kv_head * group + g, b);
+    const int64_t count = static_cast<int64_t>(segments.size()), cut = head_tasks(call, count, threads);
+    parallel(count * cut, threads, [&](int64_t task) {
+        const Segment& s = segments[task / cut];
+        walk(call, tiles[s.tile], heads_of(call, cut, task % cut), s.first, s.last,
+             [&](int64_t r, int64_t head, int64_t b, const State& part) {
+                 float* to = part_of(s.tile, r, head, b);
                  to[0] = part.best;
                  to[1] = part.total;
                  std::copy(part.mixed, part.mixed + padded, to + 2);
