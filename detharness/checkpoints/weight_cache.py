@@ -115,4 +115,5 @@ def _open_verified(path: Path, key: CacheKey, shapes: Mapping[str, tuple[int, ..
         raise CheckpointError(f"{path} is damaged: its tensors are not those of the model")
     if metadata != _seal(key, tensors):
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
+    reader.release()  # The checksum touched every page; what the decoder needs is mapped again piece by piece.
     return Weights(shapes, reader, key.dtype)

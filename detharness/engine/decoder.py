@@ -78,6 +78,7 @@ class Decoder:
         )
 
     def _load_layer(self, index: int, weights: Weights) -> DecoderLayer:
+        weights.release()  # Of the layer before: a checkpoint and its packed copy are never in memory together.
         config = self.config
         prefix = f"model.layers.{index}."
         attention = f"{prefix}self_attn."
