@@ -312,7 +312,7 @@ Heads heads_of(const Call& call, int64_t cut, int64_t index) {
     return cut == 1 ? Heads{0, call.kv_heads} : Heads{index, index + 1};
 }
 int64_t head_tasks(const Call& call, int64_t others, int64_t threads) {
-    return others < 4 * threads ? call.kv_heads : 1;
+    return threads > 1 && others < 4 * threads ? call.kv_heads : 1;
 }
 
 // Enough tiles for the threads: each merges its blocks as they come.
