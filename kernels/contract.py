@@ -254,6 +254,14 @@ class KernelSet(ABC):
         """The whole decoder as one call with the bits of its operators called one by one; None where there is none."""
         return None
 
+    def dispatch_borders(self, length: int) -> tuple[int, ...]:
+        """Row counts at which ``linear`` over ``length`` elements changes its way of working; () if none is known."""
+        return ()
+
+    @abstractmethod
+    def identity(self) -> str:
+        """SHA-256 over what decides this set's arithmetic beside the libraries it calls: its sources, its build."""
+
     @abstractmethod
     def plan_ids(self) -> tuple[str, ...]:
         """Ids of the reduction plans used so far, sorted; empty where the library decides."""

@@ -57,6 +57,7 @@ def _arm(arm: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row
         "kernels": arm["kernels"],
         "role": arm["role"],
         "backend": next((row["backend"] for row in solo.values()), None),
+        "certificate": next((row["certificate"] for row in solo.values()), None),
         "dtype": arm["dtype"],
         "complete": any(row["kind"] == "arm_complete" for row in rows),
         "verdict": "diverged" if diverged else "identical" if compared else "not_tested",

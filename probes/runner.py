@@ -151,6 +151,7 @@ class _ArmRun:
                 "kind": "solo",
                 "arm": self._arm.name,
                 "backend": self._target.backend,
+                "certificate": self._target.certificate,
                 "scenario": played.scenario.key,
                 "prompt": probe.id,
                 **_reply_fields(completion, observation, completion.text),

@@ -105,6 +105,8 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
     name, script_rows = _traffic(settings.traffic, rows)
     check_out(settings.out)
     target = resolve(settings.target, arms[0].kernels, arms[0].dtype)
+    for kernels in sorted({arm.kernels for arm in arms}):
+        _ = target.with_kernels(kernels).certificate  # Refused or warned of now, not when the arm's turn comes.
     probes = tuple(tokenize_prompts(rows, target, defaults, settings.seed))
     script = None if script_rows is None else tokenize_script(script_rows, target, defaults, settings.seed)
     _check_pool(settings, probes)

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "kernels": frozenset({"errors", "records"}),
     "checkpoints": frozenset({"errors", "records"}),
     "engine": frozenset({"errors", "records", "checkpoints", "kernels"}),
-    "targets": COMMON | {"engine", "checkpoints", "kernels.contract"},
+    "targets": COMMON | {"engine", "checkpoints", "kernels.contract", "kernels.certify"},
     "probes": COMMON | {"targets", "kernels.contract"},
     "eval": COMMON | {"targets"},
     "cli": COMMON | {"kernels", "checkpoints", "engine", "targets", "probes", "eval"},

@@ -11,6 +11,7 @@ import traceback
 
 import typer
 
+from detharness.cli.doctor import doctor
 from detharness.cli.exits import INTERNAL, INTERRUPTED
 from detharness.cli.probe import probe
 
@@ -42,6 +43,7 @@ def _options(
 
 
 _app.command("probe")(probe)
+_app.command("doctor")(doctor)
 
 
 def main() -> None:

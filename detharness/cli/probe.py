@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +44,9 @@ def probe(
     kernels: Annotated[
         str, typer.Option(help="torch, invariant, or both: then invariant is the subject and torch the control.")
     ] = "both",
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, bf16w (bf16 weights, fp32 arithmetic), or several with commas.")] = "fp32,bf16",
+    dtype: Annotated[
+        str, typer.Option(help="fp32, bf16, bf16w (bf16 weights, fp32 arithmetic), or several with commas.")
+    ] = "fp32,bf16",
     trials: Annotated[int, typer.Option(help="Rounds; each draws other random neighbours.")] = 1,
     max_tokens: Annotated[int, typer.Option(help="Tokens per reply where a prompt does not say.")] = 48,
     temperature: Annotated[float, typer.Option(help="Sampling temperature where a prompt does not say.")] = 0.0,
@@ -56,6 +59,10 @@ def probe(
         int | None, typer.Option(help="One more step budget for the chunk axis and for traffic you name.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder, new or empty. Default: a new one in runs/.")] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a slower backend and kernels that fail their bit probe on this host."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="End stdout with the report as one line of JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -84,7 +91,7 @@ def probe(
             max_step_tokens=max_step_tokens,
             out=out,
         )
-        code = _run(prepare(settings, resolve_target), json=json)
+        code = _run(prepare(settings, partial(resolve_target, strict=strict)), json=json)
     raise typer.Exit(code)
 
 

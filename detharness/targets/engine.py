@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from detharness.engine.loop import Engine
 from detharness.engine.replay import replay
 from detharness.engine.sequence import Request
 from detharness.errors import RequestError, UsageError
+from detharness.kernels.certify import require_certificate
 from detharness.kernels.contract import Backend, kernel_set, precision
 from detharness.targets.protocol import (
     Arrival,
@@ -42,12 +44,15 @@ class EngineTarget:
         *,
         kernel_backend: Backend = "auto",
         checkpoints: dict[str, Checkpoint] | None = None,
+        strict: bool = False,
     ) -> None:
         self.model = model
         self.dtype = dtype
         self._kernel_backend = kernel_backend
         self._checkpoints = {} if checkpoints is None else checkpoints
-        self._kernel_set = kernel_set(kernels, kernel_backend)
+        self._strict = strict
+        # Strict: no second choice where C++ cannot be built, and no kernels that fail their certificate.
+        self._kernel_set = kernel_set(kernels, "cpp" if strict and kernel_backend == "auto" else kernel_backend)
         self._precision = precision(dtype)
         held = str(self._precision.activations)
         if held not in self._checkpoints:
@@ -68,10 +73,19 @@ class EngineTarget:
         """How the kernel set is built."""
         return self._kernel_set.backend
 
+    @cached_property
+    def certificate(self) -> dict[str, Any] | None:
+        """Id and status of what the bit probes of this host found, probed now if never before."""
+        if self._kernel_set.name == "torch":
+            return None
+        found = require_certificate(self._kernel_set, strict=self._strict)
+        return {"id": found.id, "status": found.status}
+
     @property
     def decoder(self) -> Decoder:
-        """The packed model, built on first use."""
+        """The packed model, built on first use, on kernels whose certificate was looked at."""
         if self._decoder is None:
+            _ = self.certificate
             weights = self.checkpoint.weights
             self._decoder = Decoder(
                 self.checkpoint.config, weights, self._kernel_set, weight_dtype=self._precision.weights
@@ -97,6 +111,7 @@ class EngineTarget:
             dtype or self.dtype,
             kernel_backend=self._kernel_backend,
             checkpoints=self._checkpoints,
+            strict=self._strict,
         )
 
     def describe(self) -> dict[str, Any]:

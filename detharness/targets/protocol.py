@@ -79,6 +79,10 @@ class ScriptedTarget(Protocol):
         """How the kernel set is built."""
 
     @property
+    def certificate(self) -> dict[str, Any] | None:
+        """{"id", "status"} of the kernels' certificate on this host; None for library defaults, which claim nothing."""
+
+    @property
     def dtype(self) -> str:
         """One of ``DTYPES``."""
 

@@ -18,12 +18,13 @@ from detharness.kernels.contract import (
     SamplingRows,
 )
 from detharness.kernels.cpu.arena import Arena
-from detharness.kernels.cpu.build import built_library, recipe
+from detharness.kernels.cpu.build import SOURCES, built_library, recipe
 from detharness.kernels.cpu.fused import FusedForward, check_ids
 from detharness.kernels.cpu.library import Library, open_library
 from detharness.kernels.cpu.packed import PackedLinear, is_bf16, pack
 from detharness.kernels.cpu.plans import attention_plans
 from detharness.kernels.pytorch.pointwise import norm_plan, softmax_plan
+from detharness.records.digests import sha256_file, sha256_value
 
 
 def load(vector_bits: int | None = None) -> CppKernels:
@@ -293,6 +294,16 @@ class CppKernels(KernelSet):
     def fuse(self, stack: DecoderStack) -> FusedForward:
         """See the contract."""
         return FusedForward(self._library, stack, self._plans)
+
+    def dispatch_borders(self, length: int) -> tuple[int, ...]:
+        """Multiples of the largest row tile, and the block of rows that is worked through before the next."""
+        most, block = self._library.row_tile(), self._library.row_block(length)
+        return (most, 2 * most, 5 * most, most * block)
+
+    def identity(self) -> str:
+        """The recipe's key: sources, compiler, flags; and the Python that calls them."""
+        sources = {path.name: sha256_file(path) for path in sorted(SOURCES.glob("*.py"))}
+        return sha256_value({"library": self._library.path.stem, "sources": sources})
 
     def plan_ids(self) -> tuple[str, ...]:
         """Ids of the reduction plans used so far, sorted."""

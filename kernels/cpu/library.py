@@ -19,10 +19,13 @@ class Library:
     """One attribute per function of the C ABI; the sources say what each argument is. Calls release the GIL."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
             raise BuildError(f"the compiled kernels {path} cannot be loaded: {error}") from error
+        self.row_tile = self._function("dh_row_tile", [], _INT)
+        self.row_block = self._function("dh_row_block", [_INT], _INT)
         self.packed_size = self._function("dh_packed_size", [_INT] * 5, _INT)
         self.pack = self._function("dh_pack", [_POINTER] * 2 + [_INT] * 6)
         self.linear = self._function(

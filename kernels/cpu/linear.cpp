@@ -274,13 +274,15 @@ constexpr int64_t kRowBytes = 1 << 20;
 // Panels a thread takes at once, so that they stay in cache while row blocks pass.
 constexpr int64_t kPanelBytes = 1 << 19;
 
+int64_t tiles_of_a_block(int64_t length) { return std::max<int64_t>(1, kRowBytes / (length * 4 * kMaxRows)); }
+
 template <class W>
 void run_panels(
     const float* x, const W* w, const Plan& plan, const Output& output, const RowTiles& tiles, int64_t first,
     int64_t last) {
     constexpr bool narrow = sizeof(W) == 2;
     const int64_t stride = plan.panel_size(narrow);
-    const int64_t block = std::max<int64_t>(1, kRowBytes / (plan.length * 4 * kMaxRows));
+    const int64_t block = tiles_of_a_block(plan.length);
     for (int64_t from = 0; from < tiles.count; from += block)
         for (int64_t panel = first; panel < last; ++panel) {
             const W* weights = w + panel * stride;
@@ -340,6 +342,10 @@ void gather_rows(T* out, const int64_t* ids, int64_t rows, const W* packed, cons
 using namespace detharness;
 
 extern "C" {
+
+// Schedule, for those who probe its borders: rows of the largest tile, and tiles of a block of rows.
+__attribute__((visibility("default"))) int64_t dh_row_tile() { return kMaxRows; }
+__attribute__((visibility("default"))) int64_t dh_row_block(int64_t length) { return tiles_of_a_block(length); }
 
 // out [rows, length]: the rows `ids` of the packed weights.
 __attribute__((visibility("default"))) void dh_embedding(

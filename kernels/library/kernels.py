@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional
 from detharness.kernels.contract import KernelName, KernelSet, PagedBatch, SampledRows, SamplingRows
 from detharness.kernels.library.attention import padded_attention
 from detharness.kernels.sampling import sample
+from detharness.records.digests import sha256_file, sha256_value
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ class LibraryKernels(KernelSet):
     def sample(self, logits: Tensor, rows: SamplingRows, *, want_processed: bool) -> SampledRows:
         """See ``kernels.sampling``."""
         return sample(logits, rows, self.log_softmax if want_processed else None)
+
+    def identity(self) -> str:
+        """The sources of this folder; the arithmetic itself is the library's."""
+        paths = sorted(Path(__file__).parent.glob("*.py"))
+        return sha256_value({path.name: sha256_file(path) for path in paths})
 
     def plan_ids(self) -> tuple[str, ...]:
         """Empty: the library decides, call by call."""

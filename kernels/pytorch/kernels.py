@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from detharness.kernels.contract import KernelName, KernelSet, PagedBatch, Sampl
 from detharness.kernels.pytorch import pointwise
 from detharness.kernels.pytorch.attention import AttentionKernel
 from detharness.kernels.pytorch.linear import LinearKernel
+from detharness.kernels.pytorch.tiles import CANDIDATE_TILES
 from detharness.kernels.sampling import sample
+from detharness.records.digests import sha256_file, sha256_value
 
 
 class RowPureKernels(KernelSet):
@@ -79,6 +82,16 @@ class RowPureKernels(KernelSet):
     def sample(self, logits: Tensor, rows: SamplingRows, *, want_processed: bool) -> SampledRows:
         """See ``kernels.sampling``."""
         return sample(logits, rows, self.log_softmax if want_processed else None)
+
+    def dispatch_borders(self, length: int) -> tuple[int, ...]:
+        """The row tiles."""
+        return CANDIDATE_TILES
+
+    def identity(self) -> str:
+        """The sources of this folder and of the arithmetic it rests on."""
+        folder = Path(__file__).parent
+        paths = [*folder.glob("*.py"), folder.parent / "elementary.py", folder.parent / "sampling.py"]
+        return sha256_value({path.name: sha256_file(path) for path in sorted(paths)})
 
     def plan_ids(self) -> tuple[str, ...]:
         """Ids of the reduction plans used so far, sorted."""

@@ -101,6 +101,10 @@ class MiniTarget:
     def with_kernels(self, kernels: str, dtype: str | None = None) -> MiniTarget:
         return replace(self, kernels=kernels, dtype=dtype or self.dtype)
 
+    @property
+    def certificate(self) -> None:
+        return None
+
     def describe(self) -> dict[str, Any]:
         return {"model": "toy", "model_digest": "0" * 64, "context_length": self.context_length}
 

@@ -23,7 +23,7 @@ def invoke(monkeypatch, tmp_path, two_cores):
     (tmp_path / "p.txt").write_text("a first prompt that is longer than a page\nand a second one of another length\n")
 
     def run(target, *arguments):
-        def resolve(text, kernels, dtype):
+        def resolve(text, kernels, dtype, *, strict):
             return target.with_kernels(kernels, dtype)
 
         monkeypatch.setattr("detharness.targets.resolve.resolve_target", resolve)
