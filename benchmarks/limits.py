@@ -81,9 +81,13 @@ def bandwidth() -> None:
 
 
 def context() -> None:
-    """Attention of one decode step over long contexts, one layer after the other, against reading its KV once."""
-    kernels, layers, heads, kv_heads, width = kernel_set("invariant", "cpp"), 30, 9, 3, 64
+    """Attention of one decode step over long contexts, layer after layer, against reading its KV once.
+
+    There are as many layers as fill 1 GiB: in a decode step the weights pass through the caches between two layers.
+    """
+    kernels, heads, kv_heads, width = kernel_set("invariant", "cpp"), 9, 3, 64
     for tokens in (512, 1024, 2048, 4096, 8192):
+        layers = 2**30 // (2 * tokens * kv_heads * width * 4)
         pages = [torch.randn(tokens // 16, 16, kv_heads, width) for _ in range(2 * layers)]
         batch = PagedBatch(
             positions=torch.tensor([tokens - 1]),

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from decode import decode, prefill
 
+from detharness.checkpoints.checkpoint import load_checkpoint
 from detharness.checkpoints.locate import locate_model
 from detharness.targets.engine import EngineTarget
 
@@ -82,12 +83,26 @@ class Transformers:
     """The same weights in transformers' own model: ``generate`` with its cache, greedy."""
 
     def __init__(self) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM
 
-        path = locate_model(MODEL).path
-        self._model = AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=torch.float32
+        checkpoint = load_checkpoint(MODEL, dtype=torch.float32)
+        config = checkpoint.config
+        self._model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.hidden_size,
+                intermediate_size=config.intermediate_size,
+                num_hidden_layers=config.num_layers,
+                num_attention_heads=config.num_heads,
+                num_key_value_heads=config.num_kv_heads,
+                max_position_embeddings=config.max_positions,
+                rms_norm_eps=config.rms_eps,
+                tie_word_embeddings=config.tie_embeddings,
+            )
         ).eval()
+        missing, unexpected = self._model.load_state_dict(dict(checkpoint.weights), strict=False)
+        assert not unexpected
+        assert set(missing) <= {"lm_head.weight"}  # It is tied to the embedding.
 
     def __call__(self) -> dict[str, float]:
         """Tokens per second at every point: what 32 more tokens take, prefill apart."""
