@@ -1,0 +1,1 @@
+"""Asking a target: cells, their requests, a record per attempt, and resuming where a run stopped."""
