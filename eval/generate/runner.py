@@ -218,4 +218,4 @@ def _wait(attempt: int, asked_for: float | None) -> float:
     """Seconds until the next attempt: what the server asked for, else doubling; with jitter, and never for long."""
     if asked_for is not None:
         return min(max(asked_for, 0.0), _LONGEST_ASKED_FOR) + _FIRST_WAIT * random.random()
-    return min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT) * (0.5 + random.random())
+    return min(_FIRST_WAIT * 2.0**attempt, _LONGEST_WAIT) * (0.5 + random.random())
