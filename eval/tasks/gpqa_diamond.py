@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detharness.errors import UsageError
 from detharness.eval.data import DataRow
-from detharness.eval.tasks.task import LETTERS, Item, Task, Template, id_of, pick, pick_optional, shuffled, text_of
+from detharness.eval.tasks.task import LETTERS, Item, Task, Template, columns, id_of, pick, shuffled, text_of
 
 _IDS = ("Record ID", "id", "record_id", "idx", "index")
 _QUESTIONS = ("Question", "problem", "prompt")
@@ -17,12 +17,11 @@ _GOLDS = ("answer", "answer_idx", "expected_answer")
 def read_choice_row(row: DataRow, shuffle_seed: int) -> Item:
     """A row with one correct and three incorrect answers, or one whose options are in order already.
 
-    Options are shown without the blanks around them, and else as they stand; they stay texts. Two incorrect ones may be
-    equal.
+    Options are texts, shown without the blanks around them and else as they stand. Two incorrect ones may be equal.
     """
     question = text_of(pick(row, _QUESTIONS, "question"), row, "question").strip()
     task_id = id_of(row, _IDS)
-    if pick_optional(row, _CORRECT) is None:
+    if not columns(row, _CORRECT):
         options = _shown(_listed(pick(row, _OPTIONS, "options"), row), row)
         gold = _letter(pick(row, _GOLDS, "answer"), options, row)
         return Item(task_id, question, gold, options)
@@ -36,12 +35,10 @@ def read_choice_row(row: DataRow, shuffle_seed: int) -> Item:
 
 
 def _listed(value: object, row: DataRow) -> list[object]:
-    if isinstance(value, dict) and list(value) == list(LETTERS[: len(value)]):
-        value = list(value.values())
+    if isinstance(value, dict) and sorted(value) == list(LETTERS[: len(value)]):
+        value = [value[letter] for letter in LETTERS[: len(value)]]
     if not isinstance(value, list) or not 2 <= len(value) <= len(LETTERS):
-        raise UsageError(
-            f"{row.where}: the options must be a list of 2 to 26 texts, or an object with keys A, B, C ..."
-        )
+        raise UsageError(f"{row.where}: the options must be a list of 2 to 26 texts, or an object with keys A, B, ...")
     return value
 
 
@@ -50,17 +47,19 @@ def _shown(values: list[object], row: DataRow) -> tuple[str, ...]:
 
 
 def _letter(value: object, options: tuple[str, ...], row: DataRow) -> str:
-    """The gold letter from a letter, an index from 0, or an option's own text."""
+    """The gold letter from a letter, an index from 0, or an option's own text; never from one that could be two."""
     letters = LETTERS[: len(options)]
+    meant: set[str] = set()
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(options):
-        return letters[value]
+        meant.add(letters[value])
     if isinstance(value, str):
         text = value.strip()
-        if len(text) == 1 and text.upper() in letters:
-            return text.upper()
-        if options.count(text) == 1:
-            return letters[options.index(text)]
-    raise UsageError(f"{row.where}: the answer {value!r:.60} is no letter, index or text of its {len(options)} options")
+        meant.update(letter for letter in letters if letter == text.upper())
+        meant.update(letter for letter, option in zip(letters, options, strict=True) if option == text)
+    if len(meant) != 1:
+        problem = "no letter, index or text" if not meant else "more than one"
+        raise UsageError(f"{row.where}: the answer {value!r:.60} is {problem} of its {len(options)} options")
+    return meant.pop()
 
 
 TASK = Task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detharness.errors import UsageError
 from detharness.eval.data import DataRow
-from detharness.eval.tasks.task import Item, Task, Template, id_of, pick, pick_optional, text_of
+from detharness.eval.tasks.task import Item, Task, Template, id_of, pick, text_of
 
 TEMPLATE = Template(
     "hle/1",
@@ -18,14 +18,13 @@ def read_exam_row(row: DataRow, shuffle_seed: int) -> Item:
 
     Options of a multiple-choice item stand in its question. The answer stays a text.
     """
-    kind = text_of(pick(row, ("answer_type",), "answer type"), row, "answer type")
+    kind = pick(row, ("answer_type",), "answer type")
     if kind not in ("exactMatch", "multipleChoice"):
         raise UsageError(f"{row.where}: answer_type must be exactMatch or multipleChoice, not {kind!r:.60}")
-    image = pick_optional(row, ("image",))
+    # Without the column nobody could tell which questions need an image, so it may be empty but not absent.
+    image = pick(row, ("image",), "image")
     if image is not None and not isinstance(image, str):
-        raise UsageError(
-            f"{row.where}: image must be a data URI or an empty text: export it with its image columns off"
-        )
+        raise UsageError(f"{row.where}: image must be a data URI or an empty text, not {image!r:.60}")
     return Item(
         task_id=id_of(row, ("id",)),
         question=text_of(pick(row, ("question",), "question"), row, "question").strip(),

@@ -10,12 +10,12 @@ from typing import Any
 from detharness.errors import UsageError
 from detharness.records.digests import sha256_bytes
 
-_DATA_URI = re.compile(r"data:(image/[A-Za-z0-9.+-]+);base64,(.+)", re.DOTALL)
+_DATA_URI = re.compile(r"data:(image/[A-Za-z0-9.+-]+);base64,(.+)")
 
 
 def image_part(uri: str, where: str) -> dict[str, Any]:
     """The part of a recorded message that stands for the image ``uri``; UsageError for what is no image data URI."""
-    match = _DATA_URI.fullmatch(uri.strip())
+    match = _DATA_URI.fullmatch(uri)
     try:
         content = base64.b64decode(match[2], validate=True) if match else b""
     except (binascii.Error, ValueError):

@@ -16,9 +16,7 @@ from detharness.eval.data import DataRow, read_rows
 from detharness.eval.records import TaskRow
 from detharness.eval.tasks.images import image_part
 from detharness.eval.tasks.task import Item, Task
-from detharness.records.digests import sha256_value
-
-_FOLDER = Path(__file__).parent
+from detharness.records.digests import sha256_bytes, sha256_value
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,13 @@ class LoadedTask:
 
 @cache
 def _tasks() -> Mapping[str, Task]:
-    """Name -> the TASK of every module in this folder that has one."""
-    modules = (import_module(f"{__package__}.{module.name}") for module in iter_modules([str(_FOLDER)]))
-    found = [module.TASK for module in modules if hasattr(module, "TASK")]
-    return {task.name: task for task in sorted(found, key=lambda task: task.name)}
+    """Name -> the TASK of every module of this package that has one."""
+    found: dict[str, Task] = {}
+    for info in iter_modules(import_module(__package__).__path__):
+        task = getattr(import_module(f"{__package__}.{info.name}"), "TASK", None)
+        if task is not None and found.setdefault(task.name, task) is not task:
+            raise UsageError(f"two modules in {__package__} are the task {task.name}: rename one")
+    return dict(sorted(found.items()))
 
 
 def task_names() -> tuple[str, ...]:
@@ -47,40 +48,41 @@ def task_names() -> tuple[str, ...]:
 def load_task(name: str, data: Path | None, *, shuffle_seed: int = 0, limit: int | None = None) -> LoadedTask:
     """Read ``data`` (None: the file that ships with the task) as rows of the task called ``name``.
 
-    limit: the first rows only. UsageError names file and line of a row that does not fit, and of two rows with one id.
+    limit: the first rows only. UsageError names file and line of a row that does not fit, or that stands there twice:
+    by its id, or, with or without ids, by all that is in it.
     """
     if name not in _tasks():
-        raise UsageError(f"unknown task {name!r}: there are {', '.join(_tasks())}")
+        raise UsageError(f"unknown task {name!r:.60}: there are {', '.join(_tasks())}")
     task = _tasks()[name]
-    if data is None and task.packaged is None:
+    path = data or task.packaged
+    if path is None:
         raise UsageError(f"the task {name} needs your copy of its data: name it with --data; nothing is downloaded")
-    read = read_rows(data or _FOLDER / str(task.packaged))
-    pairs = [(row, item) for row in read if (item := task.read(row, shuffle_seed)) is not None]
-    if not pairs:
-        raise UsageError(f"{data} holds no row of the task {name}")
-    if limit is not None:
-        pairs = pairs[:limit]
     rows: list[TaskRow] = []
     images: dict[str, str] = {}
     places: dict[str, str] = {}
-    for row, item in pairs:
-        made = _task_row(task, row, item)
-        if made.task_id in places:
-            raise UsageError(f"{row.where}: the id {made.task_id!r:.80} stands already in {places[made.task_id]}")
-        places[made.task_id] = row.where
+    for position, row in enumerate(read_rows(path), start=1):
+        item = task.read(row, shuffle_seed)
+        if item is None or len(rows) == limit:
+            continue  # Beyond the limit rows are still read: a damaged file is refused whole.
+        made = _task_row(task, row, position, item)
+        for key, what in ((made.task_id, f"the id {made.task_id!r:.80}"), (made.row_digest, "the same row")):
+            if places.setdefault(key, row.where) != row.where:
+                raise UsageError(f"{row.where}: {what} stands already in {places[key]}")
         rows.append(made)
         if item.image is not None:
             images[made.task_id] = item.image
+    if not rows:
+        raise UsageError(f"{path} holds no row of the task {name}")
     return LoadedTask(task, tuple(rows), images, _facts(task, rows))
 
 
-def _task_row(task: Task, row: DataRow, item: Item) -> TaskRow:
+def _task_row(task: Task, row: DataRow, position: int, item: Item) -> TaskRow:
     digest = sha256_value(row.value)
     content: str | list[dict[str, Any]] = task.prompt(item)
     if item.image is not None:
         content = [{"type": "text", "text": content}, image_part(item.image, row.where)]
     return TaskRow(
-        task_id=item.task_id or f"row-{row.line}-{digest[:12]}",
+        task_id=item.task_id or f"row-{position}-{digest[:12]}",
         line=row.line,
         modality="text" if item.image is None else "image",
         row_digest=digest,
@@ -119,6 +121,9 @@ def messages_for(row: TaskRow, images: Mapping[str, str]) -> list[dict[str, Any]
 def _sent(part: dict[str, Any], row: TaskRow, images: Mapping[str, str]) -> dict[str, Any]:
     if part["type"] != "image":
         return part
-    if row.task_id not in images:
-        raise UsageError(f"the image of task {row.task_id!r} is not in the run: name the data file with --data")
-    return {"type": "image_url", "image_url": {"url": images[row.task_id]}}
+    uri = images.get(row.task_id)
+    if uri is None:
+        raise UsageError(f"the image of task {row.task_id!r:.80} is not in the run: name the data file with --data")
+    if sha256_bytes(uri.encode()) != part["uri_digest"]:
+        raise UsageError(f"the image of task {row.task_id!r:.80} is not the one in the run: name its own data file")
+    return {"type": "image_url", "image_url": {"url": uri}}

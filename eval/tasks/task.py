@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from detharness.errors import UsageError
@@ -49,9 +50,9 @@ class Item:
 class Task:
     """A benchmark. version: raised whenever the same row would be asked or judged otherwise.
 
-    samples: how many replies a cell count rests on by default. published: rows by modality of the whole benchmark.
-    read: a data row and the shuffle seed to an item; None for a row that is not of this task. packaged: the name of the
-    data file that ships with it.
+    samples: replies to each row, where nothing else is asked for. published: rows by modality of the whole benchmark.
+    read: a data row and the shuffle seed to an item; None for a row that is not of this task. packaged: the data file
+    that ships with it.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Task:
     samples: int
     published: Mapping[str, int]
     read: Callable[[DataRow, int], Item | None]
-    packaged: str | None = None
+    packaged: Path | None = None
 
     def prompt(self, item: Item) -> str:
         """The text that is sent."""
@@ -69,45 +70,45 @@ class Task:
         return self.template.fill(question=item.question, options=options)
 
 
-def pick(row: DataRow, aliases: Sequence[str], what: str) -> Any:
-    """The value under the first alias that the row has, whatever its case; UsageError where there is none."""
-    found = pick_optional(row, aliases)
-    if found is None:
-        raise UsageError(f"{row.where}: no {what}: it is looked for under {', '.join(aliases)}")
+def columns(row: DataRow, aliases: Sequence[str]) -> list[str]:
+    """The columns of the row that bear one of ``aliases``, whatever their case, in the order of ``aliases``.
+
+    UsageError where two names differ in case alone: readers would choose apart.
+    """
+    found: list[str] = []
+    for alias in aliases:
+        names = [name for name in row.value if name.casefold() == alias.casefold()]
+        if len(names) > 1:
+            raise UsageError(f"{row.where}: the columns {', '.join(names)} differ in case alone: leave one")
+        found += names
     return found
 
 
-def pick_optional(row: DataRow, aliases: Sequence[str]) -> Any:
-    """The value under the first alias that the row has, or None."""
-    names = {name.casefold(): name for name in reversed(row.value)}
-    for alias in aliases:
-        if alias.casefold() in names:
-            return row.value[names[alias.casefold()]]
-    return None
+def pick(row: DataRow, aliases: Sequence[str], what: str) -> Any:
+    """The first value that is not null in the columns called ``aliases``, or None; UsageError without such a column."""
+    names = columns(row, aliases)
+    if not names:
+        raise UsageError(f"{row.where}: no column for the {what}: it may be called {', '.join(aliases)}")
+    return next((row.value[name] for name in names if row.value[name] is not None), None)
 
 
 def text_of(value: object, row: DataRow, what: str) -> str:
     """``value`` if it is a text with something in it."""
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{row.where}: the {what} must be a text with something in it, not {_short(value)}")
+        raise UsageError(f"{row.where}: the {what} must be a text with something in it, not {value!r:.60}")
     return value
 
 
 def id_of(row: DataRow, aliases: Sequence[str]) -> str | None:
-    """The row's id as a text; None where it has none."""
-    value = pick_optional(row, aliases)
-    if value is None or value == "":
+    """The row's id as a text without blanks around it; None where it has none."""
+    value = pick(row, aliases, "id") if columns(row, aliases) else None
+    if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise UsageError(f"{row.where}: the id must be a text or a whole number, not {_short(value)}")
-    return str(value)
+        raise UsageError(f"{row.where}: the id must be a text or a whole number, not {value!r:.60}")
+    return str(value).strip() or None
 
 
 def shuffled(count: int, seed: int, task_id: str) -> tuple[int, ...]:
     """A permutation of ``range(count)``: the order of hashes of (seed, task id, index), so of nothing else."""
     return tuple(sorted(range(count), key=lambda index: sha256_value([seed, task_id, index])))
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
