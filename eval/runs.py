@@ -80,6 +80,14 @@ class Run:
         return {row.task_id: sha256_value(list(row.messages)) for row in self.tasks}
 
     @property
+    def answer_kind(self) -> str:
+        """What its answers are: "integer", "letter" or "hle"."""
+        kind = self.manifest.get("answer_kind")
+        if kind not in ("integer", "letter", "hle"):
+            raise UsageError(f"{self.folder / MANIFEST} is not of eval generate: 'answer_kind' is no kind it writes")
+        return str(kind)
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The generation file and its shards (``generations-*.jsonl``), those that are there, by name."""
         shards = sorted(self.folder.glob(f"{GENERATIONS}-*.jsonl"))
