@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+pytest_plugins = ["misbehaving_server"]
+
 VOCAB = 264  # 256 bytes, one end token, and seven padded rows that must never be drawn.
 EOS = 256
 

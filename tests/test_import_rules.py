@@ -41,6 +41,8 @@ EAGER: dict[str, frozenset[str]] = {
 # The engine as a target needs the engine at its top. So it is itself imported inside functions only.
 BEHIND_A_FUNCTION = frozenset({"targets.engine", "targets.engine_generation"})
 
+NETWORK = "httpx"  # Only targets reach out; everything else works on what is here.
+
 BARE = frozenset({"kernels", "probes", "eval"})  # Other packages bear these names.
 SHAPELESS = frozenset({"utils", "util", "helpers", "helper", "common"})
 
@@ -115,6 +117,8 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         at = f"{module}:{item.line}"
         if item.name.split(".")[0] in BARE:
             broken.append(f"{at}: imports a bare {item.name!r}")
+        if item.name.split(".")[0] == NETWORK and room not in (None, "targets"):
+            broken.append(f"{at}: {room} must not import {NETWORK}")
         path = room_path(item.name)
         if path is None or room is None or path.split(".")[0] == room:
             pass
@@ -217,6 +221,7 @@ def test_a_planted_cycle_is_caught():
         ("detharness.cli.x", "from detharness.probes import runner"),
         ("detharness.cli.x", "import detharness.records.run_folder"),
         ("detharness.cli.x", "try:\n    from detharness.targets import resolve\nexcept ImportError:\n    raise"),
+        ("detharness.eval.x", "def f():\n    import httpx"),
         ("detharness.x.y", ""),
         ("detharness", "import detharness.errors"),
         ("detharness.engine.x", "import kernels.contract"),
@@ -243,6 +248,7 @@ def test_a_planted_violation_is_caught(module, source):
         ("detharness.targets.x", "def f():\n    from detharness.engine.loop import Engine"),
         ("detharness.targets.x", "def f():\n    from detharness.targets.engine import EngineTarget"),
         ("detharness.targets.engine", "from detharness.engine.loop import Engine"),
+        ("detharness.targets.x", "import httpx"),
         ("detharness.probes.x", "from detharness.kernels import contract"),
         ("detharness.probes.x", "def f():\n    from detharness.targets.engine import EngineTarget"),
         ("detharness.cli.x", "from detharness.cli import exits\ndef f():\n    from detharness.probes import runner"),

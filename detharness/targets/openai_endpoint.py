@@ -1,0 +1,158 @@
+"""Any OpenAI-compatible endpoint as a generation target: chat completions over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from detharness.errors import UsageError
+from detharness.targets.chat_completion import read_reply, request_body
+from detharness.targets.endpoint_address import KEY_VARIABLES, base_url, key_from_environment
+from detharness.targets.generation import GenerationError, GenerationRequest, Message, Reply
+from detharness.targets.http_client import HttpClient, Limits
+
+# Who a server says owns its model -> the fields by which it tells more. Others may refuse a request for such a field.
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"return_token_ids": True, "logprobs": True},
+    "sglang": {"logprobs": True},
+    "llamacpp": {"logprobs": True},
+}
+_CARD_LIMITS = Limits(total=30.0, stall=10.0, body=16 * 2**20)
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What ``/models`` says of a model; None where it does not say."""
+
+    owner: str | None = None
+    context_length: int | None = None
+
+
+class OpenAIEndpoint:
+    """The model ``model`` behind the base ``url``; nothing is sent before something is asked.
+
+    details: also ask for token ids and logprobs, where the model card names a server that is known to have them.
+    The key comes from the environment alone. UsageError for a URL or a key that cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        details: bool = False,
+        accepts_images: bool = True,
+        limits: Limits | None = None,
+    ) -> None:
+        self._url = base_url(url)
+        self._model = model
+        self._details = details
+        self._accepts_images = accepts_images
+        self._key = key_from_environment()
+        self._client = HttpClient(self._url, limits=limits or Limits(), key=self._key)
+        self._card: ModelCard | None = None
+        self._reading_card = threading.Lock()
+        self._fingerprints: list[str] = []
+
+    @property
+    def accepts_images(self) -> bool:
+        """Whether images are sent; a server without sight refuses them."""
+        return self._accepts_images
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of the context, from the model card; UsageError where the server cannot be reached."""
+        return self._model_card().context_length
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Each ``system_fingerprint`` that came with a reply so far. More than one: the server changed meanwhile."""
+        return tuple(self._fingerprints)
+
+    def describe(self) -> dict[str, Any]:
+        """URL, model, and the model card; UsageError where the server cannot be reached.
+
+        Fingerprints are not in it: they come with replies, and a target is described before its first.
+        """
+        card = self._model_card()
+        return {
+            "form": "openai",
+            "url": self._url,
+            "model": self._model,
+            "server": card.owner,
+            "context_length": card.context_length,
+            "asks_for": sorted(self._extra(card)),
+        }
+
+    def count_prompt_tokens(self, messages: Sequence[Message]) -> int | None:
+        """None: the server alone could count them."""
+        return None
+
+    async def generate(self, request: GenerationRequest) -> Reply:
+        """One reply, in one piece."""
+        if not self._accepts_images and any(map(_has_image, request.messages)):
+            raise GenerationError("refused", "this endpoint is not sent images", retriable=False)
+        extra = self._extra(await asyncio.to_thread(self._model_card)) if self._details else {}
+        body = await self._client.post("/chat/completions", request_body(self._model, request, extra))
+        reply, fingerprint = read_reply(body, self._client.quote)
+        if fingerprint is not None and fingerprint not in self._fingerprints:
+            self._fingerprints.append(fingerprint)
+        return reply
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+    def _extra(self, card: ModelCard) -> Mapping[str, Any]:
+        return _MORE.get(card.owner or "", {}) if self._details else {}
+
+    def _model_card(self) -> ModelCard:
+        """The card, read once. In a thread of its own, for callers come with an event loop and without."""
+        with self._reading_card:
+            if self._card is None:
+                with ThreadPoolExecutor(1) as thread:
+                    self._card = thread.submit(asyncio.run, self._read_card()).result()
+            return self._card
+
+    async def _read_card(self) -> ModelCard:
+        client = HttpClient(self._url, limits=_CARD_LIMITS, key=self._key)
+        try:
+            body = await client.get("/models")
+        except GenerationError as error:
+            if error.kind in ("http_401", "http_403"):
+                raise UsageError(
+                    f"{self._url} lets nobody in with this key ({error}): set {KEY_VARIABLES[0]}"
+                ) from None
+            if error.retriable or error.kind in ("tls", "too_large"):  # A manifest must not hang on a bad moment.
+                raise UsageError(f"{self._url} cannot be asked for its models: {error}") from None
+            return ModelCard()  # It has no list of models.
+        finally:
+            await client.close()
+        return _card_of(self._model, body)
+
+
+def _has_image(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part.get("type") == "image_url" for part in content)
+
+
+def _card_of(model: str, body: bytes) -> ModelCard:
+    """The card of ``model`` in a list of models; an empty one where the list is none or does not have it."""
+    try:
+        cards = orjson.loads(body)["data"]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        return ModelCard()
+    for card in cards if isinstance(cards, list) else ():
+        if isinstance(card, dict) and card.get("id") == model:
+            owner, length = card.get("owned_by"), card.get("max_model_len")
+            return ModelCard(
+                owner=owner if isinstance(owner, str) else None,
+                context_length=length if type(length) is int and length > 0 else None,
+            )
+    return ModelCard()

@@ -1,0 +1,34 @@
+"""From the --target of an evaluation to what answers it."""
+
+from __future__ import annotations
+
+from detharness.errors import UsageError
+from detharness.targets.generation import GenerationTarget
+
+
+def resolve_generation(
+    text: str, *, model: str | None, kernels: str, dtype: str, strict: bool = False
+) -> GenerationTarget:
+    """Open the target named by ``text``; UsageError for an unknown form.
+
+    model: the model's name at an endpoint, and for an endpoint only. kernels, strict: of the engine. dtype: of the
+    engine.
+    """
+    kind, _, name = text.partition(":")
+    if kind in ("http", "https"):
+        if not model:
+            raise UsageError(f"an endpoint serves models by name: give --model beside --target {text!r}")
+        from detharness.targets.openai_endpoint import OpenAIEndpoint
+
+        return OpenAIEndpoint(text, model, details=True)
+    if model is not None:
+        raise UsageError("--model is the model's name at an endpoint: leave it out, or give an endpoint as --target")
+    if kind == "engine" and name:
+        from detharness.targets.engine import EngineTarget
+        from detharness.targets.engine_generation import EngineGeneration
+
+        return EngineGeneration(EngineTarget(name, kernels, dtype, strict=strict))
+    raise UsageError(
+        f"cannot ask {text!r}: a target is engine:MODEL or an OpenAI-compatible base URL "
+        "(http.../v1); MODEL is a local folder, a .gguf file, a Hugging Face id in the local cache, or smollm2-135m"
+    )

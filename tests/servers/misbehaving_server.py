@@ -1,0 +1,301 @@
+"""An OpenAI-compatible server that misbehaves as the model's name says; ``mixed`` picks by a digest of the request.
+
+``NAME-once`` misbehaves at the first of equal requests and answers the next. Every request is kept in ``requests``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+TEXT = "The sum is \\boxed{33}."
+
+
+def completion(content: Any = TEXT, *, finish_reason: str | None = "stop", **choice: Any) -> dict[str, Any]:
+    """A chat completion as servers send it; ``message``: further fields of the message."""
+    message = {"role": "assistant", "content": content, **choice.pop("message", {})}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, **choice}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12},
+        "system_fingerprint": "fp-1",
+    }
+
+
+def logprobs(*values: Any) -> dict[str, Any]:
+    """The logprobs of a choice."""
+    return {"content": [{"token": "t", "logprob": value, "top_logprobs": []} for value in values]}
+
+
+WHOLE = json.dumps(completion()).encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection. ``server.ends`` is set when the fixture goes, and ends what waits."""
+
+    protocol_version = "HTTP/1.1"
+    server: MisbehavingServer
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """The list of models, or none below another base than /v1."""
+        self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": None})
+        status = {"/v1/models": 200, "/down/v1/models": 503, "/locked/v1/models": 401}.get(self.path, 404)
+        if status != 200:
+            self.send(status, {"error": {"message": f"no models: {self.headers.get('Authorization')}"}})
+            return
+        cards: list[dict[str, Any]] = [{"id": name, "object": "model", "owned_by": "test"} for name in BEHAVIOURS]
+        for card in cards:
+            if card["id"] == "like-vllm":
+                card.update(owned_by="vllm", max_model_len=4096)
+        self.send(200, {"object": "list", "data": cards})
+
+    def do_POST(self) -> None:
+        """A chat completion, or what the model's name asks for instead."""
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(content)
+        self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
+        name, digest = body["model"], hashlib.sha256(content).digest()
+        with self.server.lock:
+            self.server.seen[digest] += 1
+            if name.endswith("-once"):
+                name = name.removesuffix("-once") if self.server.seen[digest] == 1 else "good"
+        if name == "mixed":
+            name = MIXED[digest[0] % len(MIXED)]
+        behaviour = BEHAVIOURS.get(name, 404)
+        try:
+            if callable(behaviour):
+                behaviour(self)
+            elif isinstance(behaviour, int):
+                self.send(behaviour, {"error": {"message": f"this is status {behaviour}"}})
+            else:
+                self.send(200, behaviour)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # The client left, as it should.
+
+    def send(
+        self, status: int, body: Any, *, kind: str = "application/json", length: int | None = None, **headers: str
+    ) -> None:
+        """A response of ``body``: bytes, or JSON of anything else. ``length`` may lie."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.begin(status, kind, **{"Content-Length": str(len(data) if length is None else length), **headers})
+        self.wfile.write(data)
+        if length is not None:
+            self.close_connection = True
+
+    def begin(self, status: int, kind: str = "application/json", **headers: str) -> None:
+        """Status and headers alone."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def until_the_client_leaves(self, data: bytes, seconds: float) -> None:
+        """Write ``data`` again and again."""
+        while not self.server.ends.wait(seconds):
+            self.wfile.write(data)
+
+
+def _too_many(handler: Handler) -> None:
+    handler.send(429, {"error": {"message": "slow down"}}, Retry_After="7")
+
+
+def _too_many_until_a_date(handler: Handler) -> None:
+    date = handler.date_time_string(int(time.time()) + 3600)
+    handler.send(429, {"error": {"message": "slow down"}}, Retry_After=date)
+
+
+def _text_only(handler: Handler) -> None:
+    handler.send(400, {"object": "error", "message": "this model takes no images", "code": 400})
+
+
+def _redirect(handler: Handler) -> None:
+    handler.send(307, b"", Location="http://elsewhere.invalid/v1/chat/completions")
+
+
+def _shows_the_key(handler: Handler) -> None:
+    handler.send(401, {"error": {"message": f"bad key: {handler.headers['Authorization']}"}})
+
+
+def _escape_sequences(handler: Handler) -> None:
+    handler.send(500, {"error": {"message": "\x1b[2J\u202eevil\nline"}})
+
+
+def _silent(handler: Handler) -> None:
+    handler.server.ends.wait()
+
+
+def _stalls(handler: Handler) -> None:
+    handler.begin(200, **{"Content-Length": str(len(WHOLE))})
+    handler.wfile.write(WHOLE[:40])
+    handler.server.ends.wait()
+
+
+def _drips(handler: Handler) -> None:
+    handler.begin(200, **{"Content-Length": "1000000"})
+    handler.until_the_client_leaves(b" ", 0.02)
+
+
+def _floods(handler: Handler) -> None:
+    handler.begin(200, **{"Content-Length": str(2**40)})
+    handler.until_the_client_leaves(b" " * 2**20, 0.0)
+
+
+def _cut_by_length(handler: Handler) -> None:
+    handler.send(200, WHOLE[:-20], length=len(WHOLE))
+
+
+def _cut_in_a_chunk(handler: Handler) -> None:
+    handler.begin(200, Transfer_Encoding="chunked")
+    handler.wfile.write(b"%x\r\n%s" % (len(WHOLE), WHOLE[:-20]))
+    handler.close_connection = True
+
+
+def _cut_between_chunks(handler: Handler) -> None:
+    handler.begin(200, Transfer_Encoding="chunked")
+    handler.wfile.write(b"%x\r\n%s\r\n" % (len(WHOLE), WHOLE))  # All of the JSON, but the end of the body never comes.
+    handler.close_connection = True
+
+
+def _cut_without_length(handler: Handler) -> None:
+    handler.begin(200, Connection="close")
+    handler.wfile.write(WHOLE[:-20])
+    handler.close_connection = True
+
+
+def _hangs_up(handler: Handler) -> None:
+    handler.close_connection = True
+
+
+def _no_http(handler: Handler) -> None:
+    handler.wfile.write(b"\x16\x03\x01 not HTTP at all\r\n\r\n")
+    handler.close_connection = True
+
+
+def _stream(handler: Handler) -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "The sum is"}, "finish_reason": None}]}
+    handler.send(200, f"data: {json.dumps(chunk)}\n\n".encode(), kind="text/event-stream")
+
+
+def _html(handler: Handler) -> None:
+    handler.send(200, b"<html><body>Please log in</body></html>", kind="text/html")
+
+
+def _bad_gateway(handler: Handler) -> None:
+    handler.send(502, b"<html><h1>502 Bad Gateway</h1>\n</html>", kind="text/html")
+
+
+def _compressed(handler: Handler) -> None:
+    handler.send(200, b"\x1f\x8b\x08" + bytes(20), Content_Encoding="gzip")
+
+
+def _bytes(data: bytes) -> Callable[[Handler], None]:
+    return lambda handler: handler.send(200, data)
+
+
+# What the model's name does: a status, a JSON answer, or a function that answers.
+BEHAVIOURS: dict[str, Any] = {
+    "good": completion(),
+    "like-vllm": completion(token_ids=[7, 8, 2], logprobs=logprobs(-0.5, -1.25, 0)),
+    "reasoning": completion(message={"reasoning_content": "Let me add."}),
+    "reasoning-elsewhere": completion(message={"reasoning_content": None, "reasoning": "Let me add."}),
+    "only-reasoning": completion(None, finish_reason="length", message={"reasoning": "Let me"}),
+    "length": completion("The sum", finish_reason="length"),
+    "null": completion(None),
+    "no-finish": completion(finish_reason=None),
+    "bare": {"choices": [{"message": {"content": "33"}}]},
+    "odd-details": completion(token_ids=[1, True, "3"], logprobs=logprobs(-0.5, None))
+    | {"usage": {"prompt_tokens": "5"}},
+    "odder-details": completion(token_ids=[1.0], logprobs=logprobs("-inf", True)) | {"usage": []},
+    "429": _too_many,
+    "429-date": _too_many_until_a_date,
+    "500": 500,
+    "502-html": _bad_gateway,
+    "503": 503,
+    "401": 401,
+    "404": 404,
+    "text-only": _text_only,
+    "redirect": _redirect,
+    "shows-the-key": _shows_the_key,
+    "escapes": _escape_sequences,
+    "silent": _silent,
+    "stalls": _stalls,
+    "drips": _drips,
+    "floods": _floods,
+    "cut-by-length": _cut_by_length,
+    "cut-in-a-chunk": _cut_in_a_chunk,
+    "cut-between-chunks": _cut_between_chunks,
+    "cut-without-length": _cut_without_length,
+    "hangs-up": _hangs_up,
+    "no-http": _no_http,
+    "stream": _stream,
+    "html": _html,
+    "compressed": _compressed,
+    "empty": _bytes(b""),
+    "invalid-utf8": _bytes(WHOLE.replace(b"sum", b"s\xffm")),
+    "surrogate": _bytes(WHOLE.replace(b"sum", b"s\\ud800m")),
+    "nan": _bytes(WHOLE.replace(b'"stop"', b"NaN")),
+    "deep": _bytes(b"[" * 100_000 + b"]" * 100_000),
+    "a-list": [],
+    "no-choices": {"id": "x"},
+    "zero-choices": {"choices": []},
+    "two-choices": {"choices": completion()["choices"] * 2},
+    "no-message": {"choices": [{"text": "33", "finish_reason": "stop"}]},
+    "parts": completion([{"type": "text", "text": "33"}]),
+    "number": completion(33),
+    "odd-finish": completion() | {"choices": [{"message": {"content": "33"}, "finish_reason": 1}]},
+    "error-in-200": {"error": {"message": "upstream is away", "code": 502}},
+    "aborted": completion("The sum", finish_reason="abort"),
+}
+
+MIXED = ("good", "429", "500", "silent", "cut-by-length", "null", "html", "drips", "length")
+
+
+class MisbehavingServer(ThreadingHTTPServer):
+    """Serves in threads of its own on a free port."""
+
+    daemon_threads = True
+    request_queue_size = 1024  # Bursts are accepted at once.
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[dict[str, Any]] = []
+        self.seen: Counter[bytes] = Counter()
+        self.lock = threading.Lock()
+        self.ends = threading.Event()
+
+    @property
+    def host(self) -> str:
+        """http://HOST:PORT."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"{self.host}/v1"
+
+
+@pytest.fixture
+def misbehaving_server() -> Iterator[MisbehavingServer]:
+    """A fresh server."""
+    server = MisbehavingServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.ends.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
