@@ -40,6 +40,12 @@ class StoredGrade:
     complete: bool
 
 
+def find_grade(run: Path, name: str) -> StoredGrade | None:
+    """The grade that lies in the folder ``name`` of a run's folder; None where none was ever finished there."""
+    folder = run / name
+    return read_grade(folder) if (folder / REPORT).is_file() else None
+
+
 def read_grade(folder: Path) -> StoredGrade:
     """Read the grade in ``folder``; UsageError names the file, line and field that does not fit."""
     if not (folder / REPORT).is_file():

@@ -66,17 +66,28 @@ def _print_regenerated(console: Console, results: list[Mapping[str, Any]]) -> No
 def _sentence(report: Mapping[str, Any]) -> str:
     said = []
     if report["findings"]:
-        said.append(f"{len(report['findings'])} findings: the files are not what they were.")
+        count = len(report["findings"])
+        said.append(f"{count} finding{'s' if count > 1 else ''}: the files are not what they were.")
     else:
         against = "" if report["graded_root"] is None else " and to the grade that pinned them"
         said.append(f"Every digest fits its record; the outputs hold to their digests{against}.")
     if report["regenerated"] is not None:
-        outcomes = [result["outcome"] for result in report["regenerated"]]
-        said.append(
-            f"Asked again: {outcomes.count('identical')} identical, {outcomes.count('moved')} moved, "
-            f"{outcomes.count('failed')} not tested."
-        )
+        said += _asked_again(report["regenerated"])
     return " ".join(said)
+
+
+def _asked_again(results: list[Mapping[str, Any]]) -> list[str]:
+    if not results:
+        return ["The run holds no answer that could be asked for again."]
+    outcomes = [result["outcome"] for result in results]
+    counts = ", ".join(
+        f"{outcomes.count(outcome)} {word}"
+        for outcome, word in (("identical", "identical"), ("moved", "moved"), ("failed", "not tested"))
+    )
+    said = [f"Asked again: {counts}."]
+    if bits := sum(result["logprob_bits"] == "different" for result in results):
+        said.append(f"Logprob bits differ in {bits} of them.")
+    return said
 
 
 def reply_lines(place: str, record: Generation) -> list[str]:
