@@ -9,7 +9,7 @@ from typing import Any
 
 from detharness.errors import UsageError
 from detharness.eval.records import SCHEMA, Generation, Output, TaskRow
-from detharness.records.canonical import parse_json
+from detharness.records.canonical import canonical_bytes, parse_json
 
 # How a generation row starts. A quote inside a JSON string is escaped, so these bytes never stand inside a text.
 _ROW_START = re.compile(rb'\{"(?:attempt|schema)"[ \t]*:')
@@ -47,8 +47,6 @@ def _piece(line: bytes, start: int, end: int) -> Piece:
         value = parse_json(part)
     except ValueError as error:
         return Piece(start, len(part), None, str(error))
-    except RecursionError:
-        return Piece(start, len(part), None, "nested too deeply")
     if not isinstance(value, dict):
         raise UsageError("each line must be a JSON object")
     return Piece(start, len(part), value, None)
@@ -75,7 +73,7 @@ def generation_of(row: Mapping[str, Any], where: str) -> Generation:
         status=status,
         output=None if output is None else _output_of(_Fields(output, where, "output.")),
         error=error,
-        batch=read("batch", "an object or null", _is_object_or_none),
+        batch=read("batch", "null, or an object with min, max and mean", _is_batch_or_none),
         session=read("session", "a whole number from 0", _is_count),
         seconds=read("seconds", "a number", _is_number),
     )
@@ -108,7 +106,7 @@ def task_row_of(row: Mapping[str, Any], where: str) -> TaskRow:
         gold=read("gold", "a text", _is_text),
         options=None if options is None else tuple(options),
         permutation=None if permutation is None else tuple(permutation),
-        messages=tuple(read("messages", "a list of objects", lambda value: _is_list(value, _is_object))),
+        messages=tuple(read("messages", "a list of objects that have a canonical form", _is_messages)),
         extra=read("extra", "an object", _is_object),
     )
 
@@ -156,6 +154,21 @@ def _is_count_or_none(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_batch_or_none(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(_is_number(value.get(it)) for it in ("min", "max", "mean"))
+    )
+
+
+def _is_messages(value: Any) -> bool:
+    """A list of objects whose digest can be taken: without integers of more than 64 bits, and not nested for ever."""
+    try:
+        canonical_bytes(value)
+    except ValueError:
+        return False
+    return _is_list(value, _is_object)
 
 
 def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:

@@ -39,13 +39,14 @@ class Place:
 class Attempt:
     """One record and where it stands.
 
-    output_digest: of the output as it stands in the file, None for an error row. altered: the digests written beside it
-    that do not fit its content, so that somebody or something changed it.
+    output_digest, error_digest: of the output or the error as it stands in the file, None where it has none. altered:
+    the digests written beside it that do not fit its content, so that somebody or something changed it.
     """
 
     generation: Generation
     place: Place
     output_digest: str | None
+    error_digest: str | None
     request_digest: str
     altered: tuple[str, ...]
 
@@ -153,12 +154,13 @@ def _attempt_of(row: dict[str, Any], place: Place, where: str, task: str) -> Att
         raise UsageError(f"{where}: a record of the task {generation.task!r} in a run of {task!r}: move it to its run")
     try:
         output_digest = None if generation.output is None else generation.output.digest
+        error_digest = None if generation.error is None else sha256_value(generation.error)
         request_digest = sha256_value(generation.request)
-    except ValueError as error:  # An integer of more than 64 bits: valid JSON, but of no canonical form.
+    except ValueError as error:  # An integer of more than 64 bits, or deep nesting: valid JSON, but not canonical.
         raise UsageError(f"{where}: {error}") from None
     written = {"output_digest": output_digest, "request_digest": request_digest}
     altered = tuple(name for name, digest in written.items() if row.get(name) != digest)
-    return Attempt(generation, place, output_digest, request_digest, altered)
+    return Attempt(generation, place, output_digest, error_digest, request_digest, altered)
 
 
 def open_run(folder: Path) -> Run:
@@ -230,12 +232,14 @@ class Ledger:
             self.run.messages_digests[row.task_id],
         ):
             self.outdated.append(attempt.place)
-        elif attempt.output_digest is None or generation.output is None:
-            mark = generation.session, generation.attempt, sha256_value(generation.error)
+        elif attempt.error_digest is not None:
+            mark = generation.session, generation.attempt, attempt.error_digest
             failures = self.failures.setdefault(generation.cell, {})
             self.duplicates += mark in failures
             failures.setdefault(mark, attempt.place)
         else:
+            assert generation.output is not None  # A row without an error has one.
+            assert attempt.output_digest is not None
             tokens = generation.output.completion_tokens
             answer = Answer(attempt.place, attempt.output_digest, attempt.request_digest, tokens)
             held = self.answers.setdefault(generation.cell, answer)

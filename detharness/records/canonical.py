@@ -20,9 +20,16 @@ def canonical_bytes(value: object) -> bytes:
     ``value`` is built of dict (str keys), list, tuple, str, int (64 bits), float, bool and None; nothing is
     converted on the way. TypeError for any other type, ValueError for NaN, an infinity, a lone surrogate or a
     larger int, each naming the place: what is missing must be an explicit None, never NaN turned into null.
+    ValueError, too, for what is nested deeper than the 254 levels that orjson writes.
     """
-    _check(value, "$")
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    try:
+        _check(value, "$")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # Depth is all that was not checked before.
+        raise ValueError("nested too deeply") from None
 
 
 def _check(value: object, where: str) -> None:
@@ -65,7 +72,7 @@ def parse_json(data: bytes) -> Any:
     """Read one JSON value strictly; ValueError (a short phrase) for what two readers could read apart.
 
     Refused: invalid UTF-8, a byte order mark, NaN and infinities, numbers too large for a float, lone
-    surrogates, and a key that stands twice in one object.
+    surrogates, a key that stands twice in one object, and what is nested too deeply for Python to read.
     """
     if data.startswith(b"\xef\xbb\xbf"):
         raise ValueError("starts with a byte order mark")
@@ -73,7 +80,10 @@ def parse_json(data: bytes) -> Any:
         orjson.loads(data)  # The strict grammar; the second reading is for duplicate keys, which orjson merges.
     except orjson.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
-    return json.loads(data, object_pairs_hook=_unique_keys)
+    try:
+        return json.loads(data, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

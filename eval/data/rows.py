@@ -140,7 +140,7 @@ def _table(path: Path) -> Iterator[DataRow]:
 def _parsed(data: bytes, where: str) -> Any:
     try:
         return parse_json(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{where}: {_phrase(error)}") from None
 
 
@@ -149,14 +149,12 @@ def _row(value: object, number: int, where: str) -> DataRow:
         raise UsageError(f"{where}: each row must be a JSON object")
     try:
         canonical_bytes(value)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {_phrase(error)}") from None
     return DataRow(number, where, value)
 
 
 def _phrase(error: Exception) -> str:
     """What is wrong, on one line and short: libraries quote the whole value, which may be an image."""
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= 200 else lines[0][:150] + " ... " + lines[0][-45:]

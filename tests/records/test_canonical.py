@@ -66,6 +66,15 @@ def test_what_has_no_canonical_form_is_refused_with_its_place(value, error, plac
         canonical_bytes(value)
 
 
+@pytest.mark.parametrize("depth", [255, 990, 100_000])
+def test_what_is_nested_too_deeply_has_no_canonical_form(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        canonical_bytes(value)
+
+
 @pytest.mark.parametrize(
     ("data", "phrase"),
     [
@@ -80,6 +89,7 @@ def test_what_has_no_canonical_form_is_refused_with_its_place(value, error, plac
         (b'{"a":1', "not valid JSON"),
         (b"", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
+        (b"[" * 1_010 + b"]" * 1_010, "nested too deeply"),
     ],
 )
 def test_ambiguous_or_damaged_json_is_refused(data, phrase):

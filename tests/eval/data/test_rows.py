@@ -87,7 +87,7 @@ def test_escapes_as_the_library_writes_them_are_read(file):
         ("3", "must be a JSON object"),
         ('"text"', "must be a JSON object"),
         ("null", "must be a JSON object"),
-        ('{"a": ' + "[" * 300 + "]" * 300 + "}", "ecursion"),
+        ('{"a": ' + "[" * 300 + "]" * 300 + "}", "nested too deeply"),
         ('{"a": ' + "[" * 980 + "]" * 980 + "}", "nested too deeply"),
         ('{"a": ' + "[" * 50_000 + "]" * 50_000 + "}", "depth limit"),
     ],

@@ -162,12 +162,37 @@ def test_an_output_of_another_shape_is_refused(runs, change, sentence):
         ledger_of(runs.write([row], [json.dumps(data).encode()]))
 
 
-def test_a_number_of_no_canonical_form_is_refused(runs):
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [(2**80, "does not fit 64 bits"), (nested(300), "nested too deeply")], ids=["large", "deep"]
+)
+def test_what_has_no_canonical_form_is_refused_by_its_line(runs, value, problem):
     row = runs.row()
-    data = runs.answer(row).as_row()
-    data["request"]["seed"] = 2**80
-    with pytest.raises(UsageError, match=r"line 1: .* does not fit 64 bits"):
-        ledger_of(runs.write([row], [json.dumps(data).encode()]))
+    answer, failure = runs.answer(row).as_row(), runs.failure(row).as_row()
+    answer["request"]["seed"] = failure["error"]["detail"] = value
+    for name, data in (("answer", answer), ("failure", failure)):
+        with pytest.raises(UsageError, match=rf"line 1: .*{problem}"):
+            ledger_of(runs.write([row], [json.dumps(data).encode()], name=name))
+    folder = runs.write([row], [], name="task")
+    task = json.loads((folder / "tasks.jsonl").read_bytes())
+    task["messages"][0]["content"] = value
+    (folder / "tasks.jsonl").write_text(json.dumps(task))
+    with pytest.raises(UsageError, match=r"tasks\.jsonl, line 1: the field 'messages' must be"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("batch", [[], {}, {"min": 1, "max": 2, "mean": None}, {"min": "1", "max": 2, "mean": 1.5}])
+def test_a_batch_without_its_rows_is_refused(runs, batch):
+    row = runs.row()
+    data = json.dumps({**runs.answer(row).as_row(), "batch": batch}).encode()
+    with pytest.raises(UsageError, match="line 1: the field 'batch' must be"):
+        ledger_of(runs.write([row], [data]))
 
 
 def test_a_folder_that_is_no_run_is_refused(runs, tmp_path):
@@ -179,3 +204,7 @@ def test_a_folder_that_is_no_run_is_refused(runs, tmp_path):
         open_run(runs.write([], [], name="b"))
     with pytest.raises(UsageError, match="row 2: the task id 't0' stands there twice"):
         open_run(runs.write([runs.row(), runs.row()], [], name="c"))
+    deep = runs.write([runs.row()], [], name="d")
+    (deep / "manifest.json").write_text("[" * 1_010 + "]" * 1_010)
+    with pytest.raises(UsageError, match=r"manifest\.json: nested too deeply"):
+        open_run(deep)
