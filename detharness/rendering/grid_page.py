@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detharness.rendering.escape import reading_lines
-from detharness.rendering.html import Html, asset, excerpt, html_page, tag
+from detharness.rendering.html import Html, asset, excerpt, html_page, json_in_html, tag
 
 Colour = Literal["good", "bad", "warn", "other", "blank", "near"]
 
 MAX_CELLS = 20_000
-"""More cells than a browser draws at once; the page says how many tasks it left out."""
+"""More cells than a browser draws at once."""
 
-_TEXT_BYTES = 3_000_000  # For all the texts of a page together: the rest of 5 MB is for what surrounds them.
+_GRID_BYTES = 4_800_000  # For the cells of a page and all that is behind them: with what stands above them, 5 MB.
+_CELL_BYTES = 400  # What surrounds the texts of a cell, facts and marks of what was left out included.
+_ROW_BYTES = 500  # The same for a row.
 _SHORT_BYTES = 60  # An answer or an id; longer ones are cut.
+_LONG_BYTES = 240  # A fact of a row, such as its question.
 
 
 @dataclass(frozen=True)
@@ -59,39 +62,43 @@ class GridRow:
     cells: tuple[GridCell, ...]
 
 
-def text_budget(texts: int) -> int:
-    """Bytes that each of ``texts`` texts of one page may take (see ``excerpt``), 2,000 at most."""
-    return min(2_000, _TEXT_BYTES // max(texts, 1))
+def text_budget(rows: int, cells: int, texts: int) -> int:
+    """Bytes that each of ``texts`` texts of a page of that size may take (see ``excerpt``), 2,000 at most."""
+    room = _GRID_BYTES - rows * _ROW_BYTES - cells * _CELL_BYTES
+    return max(0, min(2_000, room // max(texts, 1)))
 
 
 def grid_page(title: str, summary: Sequence[Html], kinds: Sequence[Kind], rows: Iterable[GridRow]) -> str:
-    """The page: ``title``, ``summary``, then filters and the grid of ``rows``.
+    """The page: ``title``, ``summary``, then filters and the grid of ``rows``. It stays below 5 MB.
 
-    Facts are cut to a line's length here; the texts of panes must be within ``text_budget`` already. Rows beyond
-    ``MAX_CELLS`` cells are left out, and the page says so. ValueError for a cell of an unknown kind.
+    Facts are cut to a line's length here; the texts of panes should be within ``text_budget`` already. Rows beyond
+    5 MB or ``MAX_CELLS`` cells are left out, and the page says how many. ValueError for a cell of an unknown kind.
     """
     names = [kind.name for kind in kinds]
     tags: list[str] = []
     counts: Counter[str] = Counter()
     drawn = []
-    cells = left_out = 0
+    cells = size = left_out = 0
     for row in rows:
         if cells + len(row.cells) > MAX_CELLS:
             left_out += 1
             continue
-        cells += len(row.cells)
         for cell in row.cells:
-            counts[cell.kind] += 1
             tags += [name for name in cell.tags if name not in tags]
-        drawn.append(
-            {
-                "id": _short(row.id),
-                "facts": [[label, excerpt(value, 4 * _SHORT_BYTES)] for label, value in row.facts],
-                "cells": [_cell(cell, names, tags) for cell in row.cells],
-            }
-        )
+        made = {
+            "id": _short(row.id),
+            "facts": [[_short(label), excerpt(value, _LONG_BYTES)] for label, value in row.facts],
+            "cells": [_cell(cell, names, tags) for cell in row.cells],
+        }
+        weight = len(json_in_html(made).encode())
+        if size + weight > _GRID_BYTES:
+            left_out += 1
+            continue
+        cells, size = cells + len(row.cells), size + weight
+        counts.update(cell.kind for cell in row.cells)
+        drawn.append(made)
     if left_out:
-        summary = [*summary, tag("p", f"{left_out} tasks are not drawn: a page holds {MAX_CELLS} cells.")]
+        summary = [*summary, tag("p", f"{left_out} tasks are not drawn: a page holds {MAX_CELLS} cells and 5 MB.")]
     body = [
         tag("h1", title),
         *summary,
@@ -118,10 +125,10 @@ def _cell(cell: GridCell, names: list[str], tags: list[str]) -> dict[str, object
         "sample": cell.sample,
         "kind": names.index(cell.kind),
         "tags": [tags.index(name) for name in cell.tags],
-        "facts": [[label, _short(value)] for label, value in cell.facts],
+        "facts": [[_short(label), _short(value)] for label, value in cell.facts],
         "panes": [
             {
-                "title": pane.title,
+                "title": _short(pane.title),
                 "before": reading_lines(pane.before),
                 "marked": reading_lines(pane.marked),
                 "after": reading_lines(pane.after),

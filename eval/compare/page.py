@@ -56,7 +56,8 @@ def _rows(comparison: Comparison) -> list[GridRow]:
     cells_a, cells_b = comparison.a.sides.cells, comparison.b.sides.cells
     rows = dict(comparison.b.sides.run.rows) | dict(comparison.a.sides.run.rows)
     samples = max(side.sides.run.samples for side in (comparison.a, comparison.b))
-    budget = text_budget(2 * len(cells_a.keys() | cells_b.keys()))
+    cells = len(cells_a.keys() | cells_b.keys())
+    budget = text_budget(len(rows), len(rows) * samples, 2 * cells)
     return [
         GridRow(
             row.task_id,

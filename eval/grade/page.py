@@ -34,7 +34,7 @@ class GradePage:
     def __init__(self, tasks: Sequence[TaskRow], samples: int) -> None:
         self._tasks = tasks
         self._samples = samples
-        self._budget = text_budget(len(tasks) * samples)
+        self._budget = text_budget(len(tasks), len(tasks) * samples, len(tasks) * samples)
         self._cells: dict[Cell, GridCell] = {}
 
     def add(self, verdict: Mapping[str, Any], generation: Generation) -> None:

@@ -153,8 +153,22 @@ def test_more_cells_than_a_page_holds_are_left_out_and_said():
 
 
 def test_the_texts_of_a_page_share_its_budget():
-    assert text_budget(0) == text_budget(960) == 2_000
-    assert text_budget(2_500) * 2_500 <= 3_000_000
+    assert text_budget(30, 960, 960) == 2_000
+    assert 500 < text_budget(2_500, 2_500, 5_000) * 5_000 / 2_500 < 2_000
+    assert text_budget(10_000, 10_000, 10_000) == 0
+
+
+def test_rows_beyond_5_mb_are_left_out_and_said():
+    rows = [
+        GridRow(
+            f"{number}", (), tuple(GridCell(sample, "right", (), (), (Pane("x", "<" * 1_000),)) for sample in (0, 1))
+        )
+        for number in range(600)
+    ]
+    page = grid(rows)
+    assert 4_500_000 < len(page.encode()) < 5_000_000
+    left_out = int(re.search(r"(\d+) tasks are not drawn", page)[1])
+    assert 0 < left_out == 600 - len(json.loads(Elements(page).inside[0])["rows"])
 
 
 def test_escaped_is_for_attributes_too():
