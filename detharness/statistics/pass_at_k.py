@@ -34,6 +34,9 @@ def maj_at_k(votes: Sequence[int], correct: int | None, abstentions: int, k: int
     _check(samples, k)
     if correct is None:
         return Fraction(0)
+    if k == samples:  # One subset; counting it as below would take minutes where there are a thousand samples.
+        most = max(votes)
+        return Fraction(0 < votes[correct] == most, votes.count(most))
     others = [count for index, count in enumerate(votes) if index != correct]
     credit = Fraction(0)
     for winning in range(1, min(votes[correct], k) + 1):

@@ -14,6 +14,8 @@ from detharness.statistics.calibration import BIN_SIZE, drop_last_calibration_er
 from detharness.statistics.pass_at_k import maj_at_k, pass_at_k
 from detharness.statistics.standard_errors import between_tasks, within_tasks
 
+_LARGEST_VOTE = 64  # Counting the subsets exactly takes a second for a task at 128 votes, and a minute at 1,024.
+
 TIE_RULE = "fractional: where t answers share the most votes, a right one among them earns 1/t; no answer is no vote"
 
 
@@ -144,6 +146,8 @@ def _pass_row(graded: Graded, correct: Sequence[int], k: int, incomplete: str | 
 
 def _maj_row(graded: Graded, k: int, incomplete: str | None, *, answers_vote: bool) -> dict[str, Any]:
     reason = _too_few(graded, k) or incomplete
+    if reason is None and _LARGEST_VOTE < k < graded.samples:
+        reason = f"subsets of more than {_LARGEST_VOTE} votes are too many to count, unless it is all of them"
     if reason is None and not answers_vote:
         reason = "free-form answers that mean the same are written differently, so votes cannot be counted"
     value = None

@@ -81,6 +81,17 @@ def test_votes_are_grouped_by_the_answer_alone(runs):
     assert "written differently" in scores(part, [9], answers_vote=False)["maj_at_k"][0]["reason"]
 
 
+def test_votes_that_take_too_long_to_count_are_no_number(runs):
+    part = graded(runs, {"t": ["incorrect"] * 400 + ["correct"] * 600}, 1000)
+    few, many, all_of_them = scores(part, [64, 65, 1000], answers_vote=True)["maj_at_k"]
+    assert 0.9 < few["value"] < 1.0
+    assert (many["value"], many["reason"].split(",")[0]) == (
+        None,
+        "subsets of more than 64 votes are too many to count",
+    )
+    assert all_of_them["value"] == 1.0
+
+
 def test_each_modality_has_a_flag_and_a_score_of_its_own(runs):
     names = {"a": ["correct"], "b": ["incorrect"], "c": [None]}
     part = graded(runs, names, 1, {"c": "image"})
