@@ -1,7 +1,11 @@
-"""The folder of a grade: written whole, in an order in which report.json never stands beside another grade's files."""
+"""The folder of a grade: an earlier grade in it stays until the new one is on the disk as a whole.
+
+report.json goes first and comes last, so that it never stands beside the files of another grade.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +13,14 @@ from typing import Any
 from detharness.errors import UsageError
 from detharness.eval.grade.judge_cache import JUDGE
 from detharness.eval.grade.verdicts import VERDICTS, Verdict
-from detharness.records.atomic import write_atomic
+from detharness.records.atomic import sync_folder, write_atomic
 from detharness.records.canonical import canonical_bytes
 from detharness.records.run_folder import REPORT, TIMING
 
 PAGE = "report.html"
 
-_OURS = (f"{VERDICTS}.jsonl", REPORT, PAGE, TIMING, f"{JUDGE}.jsonl")
+_OURS = (f"{VERDICTS}.jsonl", REPORT, PAGE, TIMING, f"{JUDGE}.jsonl", "staged")
+_STAGED = ".staged"
 
 
 def prepare_folder(folder: Path) -> None:
@@ -37,7 +42,7 @@ def write_grade(
     page: str,
     timing: Mapping[str, Any],
 ) -> None:
-    """Write the files of a grade, ``report.json`` last; UsageError when the disk refuses."""
+    """Write the files of a grade; UsageError when the disk refuses, and then an earlier grade is still there."""
     rows = b"".join(canonical_bytes(verdict.as_row()) + b"\n" for verdict in verdicts)
     files = {
         f"{VERDICTS}.jsonl": rows,
@@ -45,9 +50,18 @@ def write_grade(
         TIMING: canonical_bytes(dict(timing)) + b"\n",
         REPORT: canonical_bytes(dict(report)) + b"\n",
     }
+    staged = folder / _STAGED
     try:
-        (folder / REPORT).unlink(missing_ok=True)
+        if staged.exists():  # From a grader that was killed.
+            shutil.rmtree(staged)
+        staged.mkdir()
         for name, data in files.items():
-            write_atomic(folder / name, data)
+            write_atomic(staged / name, data)
+        (folder / REPORT).unlink(missing_ok=True)
+        for name in files:
+            (staged / name).replace(folder / name)
+        staged.rmdir()
+        sync_folder(folder)
     except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
         raise UsageError(f"cannot write the grade into {folder}: {error.strerror}") from None
