@@ -56,6 +56,12 @@ def test_a_table_reads_as_its_rows_would_from_json(save, tmp_path):
     assert [(row.line, row.where) for row in rows] == [(1, f"{path}, row 1"), (2, f"{path}, row 2")]
 
 
+@pytest.mark.parametrize("how", [{}, {"lines": False}, {"force_ascii": False}, {"lines": False, "indent": 2}])
+def test_what_to_json_writes_reads_as_the_table_does(tmp_path, how):
+    datasets.Dataset.from_list(ROWS).to_json(tmp_path / "data", **how)
+    assert [row.value for row in read_rows(tmp_path / "data")] == ROWS
+
+
 @pytest.mark.parametrize("metadata", [True, False], ids=["said to be images", "images by their type alone"])
 def test_images_as_the_library_holds_them_are_left_out(save, metadata):
     table = WITH_IMAGES if metadata else WITH_IMAGES.replace_schema_metadata(None)
