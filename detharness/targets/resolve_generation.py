@@ -12,7 +12,7 @@ def resolve_generation(
     """Open the target named by ``text``; UsageError for an unknown form.
 
     model: the model's name at an endpoint, and for an endpoint only. kernels, strict: of the engine. dtype: of the
-    engine.
+    engine and of transformers.
     """
     kind, _, name = text.partition(":")
     if kind in ("http", "https"):
@@ -28,7 +28,11 @@ def resolve_generation(
         from detharness.targets.engine_generation import EngineGeneration
 
         return EngineGeneration(EngineTarget(name, kernels, dtype, strict=strict))
+    if kind == "transformers" and name:
+        from detharness.targets.transformers_generation import TransformersGeneration
+
+        return TransformersGeneration(name, dtype)
     raise UsageError(
-        f"cannot ask {text!r}: a target is engine:MODEL or an OpenAI-compatible base URL "
+        f"cannot ask {text!r}: a target is engine:MODEL, transformers:MODEL, or an OpenAI-compatible base URL "
         "(http.../v1); MODEL is a local folder, a .gguf file, a Hugging Face id in the local cache, or smollm2-135m"
     )
