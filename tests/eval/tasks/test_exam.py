@@ -69,7 +69,7 @@ def test_an_image_that_is_no_text_is_refused(lines, exam_row, image):
             "data:text/html;base64,AAAA",
             "data:image/png;base64,AAA",
             "data:image/png;base64,AA\nAA",
-            "data:image/png;base64,A*==",
+            "data:image/png;base64,AA*AA",
         ),
         "data:image/png;base64,AAAA\n",
     ],
