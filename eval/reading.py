@@ -9,7 +9,7 @@ from typing import Any
 
 from detharness.errors import UsageError
 from detharness.eval.records import SCHEMA, Generation, Output, TaskRow
-from detharness.records.canonical import canonical_bytes, parse_json
+from detharness.records.canonical import parse_json
 
 # How a generation row starts. A quote inside a JSON string is escaped, so these bytes never stand inside a text.
 _ROW_START = re.compile(rb'\{"(?:attempt|schema)"[ \t]*:')
@@ -106,7 +106,7 @@ def task_row_of(row: Mapping[str, Any], where: str) -> TaskRow:
         gold=read("gold", "a text", _is_text),
         options=None if options is None else tuple(options),
         permutation=None if permutation is None else tuple(permutation),
-        messages=tuple(read("messages", "a list of objects that have a canonical form", _is_messages)),
+        messages=tuple(read("messages", "a list of objects", lambda value: _is_list(value, _is_object))),
         extra=read("extra", "an object", _is_object),
     )
 
@@ -160,15 +160,6 @@ def _is_batch_or_none(value: Any) -> bool:
     return value is None or (
         isinstance(value, dict) and all(_is_number(value.get(it)) for it in ("min", "max", "mean"))
     )
-
-
-def _is_messages(value: Any) -> bool:
-    """A list of objects whose digest can be taken: without integers of more than 64 bits, and not nested for ever."""
-    try:
-        canonical_bytes(value)
-    except ValueError:
-        return False
-    return _is_list(value, _is_object)
 
 
 def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:

@@ -57,7 +57,7 @@ def _check(value: object, where: str) -> None:
 
 def _all_fit_64_bits(values: list[Any] | tuple[Any, ...]) -> bool:
     """Whether ``values`` are integers of 64 bits: replies hold tens of thousands of token ids, too many to walk."""
-    return set(map(type, values)) == {int} and -(2**63) <= min(values) and max(values) < 2**64
+    return set(map(type, values)) == {int} and min(values) >= -(2**63) and max(values) < 2**64
 
 
 def _is_unicode(text: str) -> bool:
@@ -97,10 +97,17 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def parse_canonical(data: bytes) -> Any:
+    """``parse_json`` for what will be written or digested again: refuses what has no canonical form, too."""
+    value = parse_json(data)
+    canonical_bytes(value)
+    return value
+
+
 def read_json(path: Path) -> Any:
-    """Read a JSON file strictly (see ``parse_json``); UsageError names the file."""
+    """Read a JSON file strictly (see ``parse_canonical``); UsageError names the file."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_canonical(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

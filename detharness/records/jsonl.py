@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from detharness.errors import UsageError
 from detharness.records.atomic import sync_folder, write_atomic
-from detharness.records.canonical import canonical_bytes, parse_json
+from detharness.records.canonical import canonical_bytes, parse_canonical
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_jsonl(path: Path) -> Iterator[JsonlRow]:
     """Yield the file's objects with their line numbers; blank lines count but are skipped.
 
     Only a newline ends a line: U+2028 inside a string does not. UsageError names file and line for anything
-    ``parse_json`` refuses and for a row that is not an object.
+    ``parse_canonical`` refuses and for a row that is not an object.
     """
     try:
         with path.open("rb") as file:
@@ -116,7 +116,7 @@ def read_jsonl(path: Path) -> Iterator[JsonlRow]:
                 if line.isspace():
                     continue
                 try:
-                    value = parse_json(line.rstrip(b"\r\n"))
+                    value = parse_canonical(line.rstrip(b"\r\n"))
                 except ValueError as error:
                     raise UsageError(f"{path}, line {number}: {error}") from None
                 if not isinstance(value, dict):

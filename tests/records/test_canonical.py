@@ -103,3 +103,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "torn.json").write_bytes(b'{"a":')
     with pytest.raises(UsageError, match=r"torn\.json: not valid JSON"):
         read_json(tmp_path / "torn.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "phrase"), [(b"[18446744073709551616]", "64 bits"), (b"[" * 300 + b"]" * 300, "deep")]
+)
+def test_a_file_that_could_not_be_written_again_is_refused(tmp_path, data, phrase):
+    (tmp_path / "x.json").write_bytes(data)
+    with pytest.raises(UsageError, match=rf"x\.json: .*{phrase}"):
+        read_json(tmp_path / "x.json")
