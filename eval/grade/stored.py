@@ -14,6 +14,8 @@ from detharness.records.canonical import read_json
 from detharness.records.jsonl import read_jsonl
 from detharness.records.run_folder import REPORT
 
+GRADE = "grade"  # The folder of a run's grade, unless another is named.
+
 _NAMES = frozenset(get_args(Name))
 _TYPES: dict[str, Any] = {
     "task_id": str,

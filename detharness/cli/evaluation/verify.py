@@ -69,13 +69,13 @@ def _show(run: Run, cell: str) -> int:
 
 
 def _verify(run: Run, grade: Path | None, root: str | None, again: Again | None, *, json: bool) -> int:
-    from detharness.eval.grade.stored import find_grade, read_grade
+    from detharness.eval.grade.stored import GRADE, find_grade, read_grade
     from detharness.eval.verify.checking import pinned_by, verify_run
     from detharness.eval.verify.tables import print_verification
     from detharness.records.canonical import canonical_bytes
     from detharness.rendering.tables import make_console
 
-    stored = find_grade(run.folder, "grade") if grade is None else read_grade(grade)
+    stored = find_grade(run.folder, GRADE) if grade is None else read_grade(grade)
     found = verify_run(run, None if stored is None else pinned_by(stored), root=root)
     asked = None if again is None else _ask_again(found.ledger, again)
     report = {**found.as_report(), "regenerated": None if asked is None else [result.as_row() for result in asked]}
