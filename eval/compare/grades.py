@@ -80,7 +80,9 @@ def _settings_of(stored: StoredGrade, replies: Path) -> GradeSettings:
         "judge_repeats": judge.get("repeats", 1),
         "max_tokens_budget": stored.fingerprint.get("max_tokens_budget"),
     }
-    if not all(isinstance(told[name], _TYPES[name]) for name in told):
+    tags = told["think_tags"]
+    fits = all(isinstance(told[name], _TYPES[name]) for name in told)
+    if not fits or not all(isinstance(tag, str) for tag in tags):
         raise UsageError(f"{stored.folder} holds a grade of another version: run eval grade again")
     return GradeSettings(judge_cache=replies if judge else None, **told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,14 @@ from detharness.eval.grade.judge_cache import JudgeCache, JudgeIdentity, load_ca
 from detharness.eval.grade.judge_prompt import OWN_TEMPLATE, JudgeTemplate, load_template
 from detharness.eval.grade.metrics import default_ks
 from detharness.eval.grade.stored import GRADE
+from detharness.eval.records import TASKS
 from detharness.eval.runs import Run
+from detharness.eval.tasks.task import LETTERS
 from detharness.targets.detokenizer import Detokenizer
 
 MODES: tuple[Mode, ...] = ("strict", "lenient")
+
+_INTEGER = re.compile(r"[0-9]{1,3}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,7 @@ def plan_grade(run: Run, settings: GradeSettings) -> Plan:
     if mode is None:
         raise UsageError(f"--mode {settings.mode!r} is not one of: {', '.join(MODES)}")
     kind = run.answer_kind
+    _check_gold_answers(run, kind)
     think_tags = tuple(settings.think_tags) or DEFAULT_THINK_TAGS
     budget = _budget(settings)
     judge = _judge(settings, kind)
@@ -84,6 +90,19 @@ def plan_grade(run: Run, settings: GradeSettings) -> Plan:
     }
     out = settings.out or run.folder / _folder_name(settings)
     return Plan(run, out, Rules(kind, mode, think_tags, budget), judge, fingerprint, _ks(settings.at, run.samples))
+
+
+def _check_gold_answers(run: Run, kind: str) -> None:
+    """UsageError for a task that no reply could answer rightly, since its gold answer is none of the kind."""
+    for number, row in enumerate(run.tasks, start=1):
+        fits = {
+            "integer": _INTEGER.fullmatch(row.gold) is not None,
+            "letter": row.gold in tuple(LETTERS[: len(row.options or ())]),
+            "hle": True,
+        }
+        if not fits[kind]:
+            place = f"{run.folder / TASKS}.jsonl, row {number}"
+            raise UsageError(f"{place}: the gold answer {row.gold!r:.60} is no {kind} that the task could have")
 
 
 def _folder_name(settings: GradeSettings) -> str:

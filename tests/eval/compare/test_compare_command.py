@@ -167,6 +167,7 @@ def test_a_folder_that_holds_something_is_left_alone(command, make, tmp_path):
         {"rules": None},
         {"rules": {"mode": 5, "think_tags": []}},
         {"rules": {"mode": "strict", "think_tags": "think"}},
+        {"rules": {"mode": "strict", "think_tags": ["think", {}]}},
         {"max_tokens_budget": "many"},
     ],
 )

@@ -98,6 +98,24 @@ def test_a_run_of_an_unknown_kind_of_answer_is_refused(runs):
     assert "'answer_kind' is no kind it writes" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "gold", "options"),
+    [
+        *(("integer", gold, None) for gold in ("", "x", "-1", "1000", "\u0663", "9" * 5000)),
+        *(("letter", gold, ("w", "x", "y", "z")) for gold in ("", "E", "a", "AB")),
+        ("letter", "A", None),
+    ],
+)
+def test_a_gold_answer_that_cannot_be_one_is_refused_by_its_row(runs, kind, gold, options):
+    rows = [
+        runs.row("t0", "7" if kind == "integer" else "A", options=("w", "x")),
+        runs.row("t1", gold, options=options),
+    ]
+    done = run("grade", runs.write(rows, [], answer_kind=kind))
+    assert done.exit_code == 2
+    assert f"tasks.jsonl, row 2: the gold answer {gold!r:.60} is no {kind}" in done.stderr
+
+
 def test_a_cell_beyond_the_run_is_extra_however_far_beyond(runs):
     row = runs.row()
     far = [runs.answer(row, sample) for sample in (1, 2**62)]
