@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -58,6 +59,7 @@ class HttpClient:
             headers["authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             headers=headers,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # No request depends on those before it.
             trust_env=False,
             follow_redirects=False,
             # ``read`` spans the time a server thinks; what bounds it is the deadline of the whole.
@@ -92,8 +94,7 @@ class HttpClient:
         """What came from outside, fit to be shown: no key that a server echoes, no controls, and short."""
         if self._key is not None:
             text = text.replace(self._key, "***")
-        shown = one_line(text)
-        return shown if len(shown) <= _QUOTED else shown[:_QUOTED] + "..."
+        return one_line(text[:_QUOTED]) + ("..." if len(text) > _QUOTED else "")
 
     async def _whole(self, request: httpx.Request) -> bytes:
         try:
@@ -145,7 +146,7 @@ class HttpClient:
     def _unwanted(self, response: httpx.Response, body: bytes) -> GenerationError:
         status = response.status_code
         kind = "refused" if status in _REFUSED else f"http_{status}"
-        if response.is_redirect:
+        if response.has_redirect_location:
             said = f"a redirect to {self.quote(response.headers['location'])}, which is not followed: give that URL"
         else:
             said = self.quote(server_message(body)) or "without a message"

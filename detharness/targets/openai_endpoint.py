@@ -125,13 +125,13 @@ class OpenAIEndpoint:
         try:
             body = await client.get("/models")
         except GenerationError as error:
-            if error.kind in ("http_401", "http_403"):
+            if error.kind == "http_401":
                 raise UsageError(
                     f"{self._url} lets nobody in with this key ({error}): set {KEY_VARIABLES[0]}"
                 ) from None
             if error.retriable or error.kind in ("tls", "too_large"):  # A manifest must not hang on a bad moment.
                 raise UsageError(f"{self._url} cannot be asked for its models: {error}") from None
-            return ModelCard()  # It has no list of models.
+            return ModelCard()  # It has no list of models, or none for this key.
         finally:
             await client.close()
         return _card_of(self._model, body)

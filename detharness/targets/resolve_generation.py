@@ -7,20 +7,21 @@ from detharness.targets.generation import GenerationTarget
 
 
 def resolve_generation(
-    text: str, *, model: str | None, kernels: str, dtype: str, strict: bool = False
+    text: str, *, model: str | None, kernels: str, dtype: str, strict: bool = False, timeout: float | None = None
 ) -> GenerationTarget:
     """Open the target named by ``text``; UsageError for an unknown form.
 
     model: the model's name at an endpoint, and for an endpoint only. kernels, strict: of the engine. dtype: of the
-    engine and of transformers.
+    engine and of transformers. timeout: seconds that an endpoint has for one reply, None for the client's own limit.
     """
     kind, _, name = text.partition(":")
     if kind in ("http", "https"):
         if not model:
-            raise UsageError(f"an endpoint serves models by name: give --model beside --target {text!r}")
+            raise UsageError("an endpoint serves models by name: give --model beside --target")
+        from detharness.targets.http_client import Limits
         from detharness.targets.openai_endpoint import OpenAIEndpoint
 
-        return OpenAIEndpoint(text, model, details=True)
+        return OpenAIEndpoint(text, model, details=True, limits=Limits() if timeout is None else Limits(total=timeout))
     if model is not None:
         raise UsageError("--model is the model's name at an endpoint: leave it out, or give an endpoint as --target")
     if kind == "engine" and name:

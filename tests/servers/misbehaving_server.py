@@ -52,7 +52,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """The list of models, or none below another base than /v1."""
         self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": None})
-        status = {"/v1/models": 200, "/down/v1/models": 503, "/locked/v1/models": 401}.get(self.path, 404)
+        status = {
+            "/v1/models": 200,
+            "/down/v1/models": 503,
+            "/locked/v1/models": 401,
+            "/private/v1/models": 403,
+        }.get(self.path, 404)
         if status != 200:
             self.send(status, {"error": {"message": f"no models: {self.headers.get('Authorization')}"}})
             return
@@ -118,12 +123,28 @@ def _too_many_until_a_date(handler: Handler) -> None:
     handler.send(429, {"error": {"message": "slow down"}}, Retry_After=date)
 
 
+def _too_many_until_soon(handler: Handler) -> None:
+    handler.send(429, {"error": "slow down"}, Retry_After="soon")
+
+
 def _text_only(handler: Handler) -> None:
     handler.send(400, {"object": "error", "message": "this model takes no images", "code": 400})
 
 
 def _redirect(handler: Handler) -> None:
     handler.send(307, b"", Location="http://elsewhere.invalid/v1/chat/completions")
+
+
+def _redirect_nowhere(handler: Handler) -> None:
+    handler.send(302, b"")
+
+
+def _sets_a_cookie(handler: Handler) -> None:
+    handler.send(200, completion(), Set_Cookie="seen=1; Path=/")
+
+
+def _says_much(handler: Handler) -> None:
+    handler.send(500, {"error": {"message": "\x1b" * 10_000_000}})
 
 
 def _shows_the_key(handler: Handler) -> None:
@@ -222,6 +243,7 @@ BEHAVIOURS: dict[str, Any] = {
     "odder-details": completion(token_ids=[1.0], logprobs=logprobs("-inf", True)) | {"usage": []},
     "429": _too_many,
     "429-date": _too_many_until_a_date,
+    "429-soon": _too_many_until_soon,
     "500": 500,
     "502-html": _bad_gateway,
     "503": 503,
@@ -229,6 +251,9 @@ BEHAVIOURS: dict[str, Any] = {
     "404": 404,
     "text-only": _text_only,
     "redirect": _redirect,
+    "redirect-nowhere": _redirect_nowhere,
+    "cookie": _sets_a_cookie,
+    "says-much": _says_much,
     "shows-the-key": _shows_the_key,
     "escapes": _escape_sequences,
     "silent": _silent,

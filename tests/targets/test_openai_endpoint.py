@@ -10,6 +10,7 @@ from detharness.errors import UsageError
 from detharness.targets.generation import GenerationError, GenerationRequest, Reply
 from detharness.targets.http_client import Limits
 from detharness.targets.openai_endpoint import OpenAIEndpoint
+from detharness.targets.resolve_generation import resolve_generation
 
 REQUEST = GenerationRequest(messages=[{"role": "user", "content": "What is 30 + 3?"}], max_tokens=16)
 SECRET = "sk-a-secret-of-mine"
@@ -73,6 +74,7 @@ def test_a_reply_says_what_the_server_said_and_no_more(misbehaving_server, model
             "the server answered 307: a redirect to http://elsewhere.invalid/v1/chat/completions, which is not "
             "followed: give that URL",
         ),
+        ("redirect-nowhere", "http_302", False, "the server answered 302: without a message"),
         ("stalls", "timeout", True, "the reply stopped in its middle for 0.3 seconds"),
         ("floods", "too_large", False, "the reply is larger than 4194304 bytes"),
         ("cut-without-length", "bad_response", True, "the reply is not whole JSON"),
@@ -134,6 +136,7 @@ def test_a_server_that_speaks_no_tls_is_an_error_that_stays(misbehaving_server):
 def test_the_time_that_a_server_asks_for_is_handed_on(misbehaving_server):
     assert ask(misbehaving_server.url, "429").retry_after == 7.0
     assert 3500.0 < ask(misbehaving_server.url, "429-date").retry_after <= 3600.0
+    assert ask(misbehaving_server.url, "429-soon").retry_after is None
     assert ask(misbehaving_server.url, "500").retry_after is None
 
 
@@ -211,6 +214,23 @@ def test_many_requests_are_under_way_at_once(misbehaving_server):
     asyncio.run(many())
 
 
+def test_of_many_requests_at_once_each_gets_its_own_end(misbehaving_server):
+    requests = [GenerationRequest(messages=[{"role": "user", "content": str(n)}], max_tokens=1) for n in range(60)]
+
+    async def all_of_them():
+        target = resolve_generation(misbehaving_server.url, model="mixed", kernels="torch", dtype="fp32", timeout=1.5)
+        try:
+            return await asyncio.gather(*map(target.generate, requests), return_exceptions=True)
+        finally:
+            await target.close()
+
+    ends = [end.kind if isinstance(end, GenerationError) else end for end in asyncio.run(all_of_them())]
+    null, length = Reply(None, None, None, "stop", 5, 7), Reply("The sum", None, None, "length", 5, 7)
+    assert {end for end in ends if isinstance(end, Reply)} == {GOOD, null, length}
+    kinds = {"http_429", "http_500", "timeout", "connection", "bad_response"}
+    assert {end for end in ends if isinstance(end, str)} == kinds
+
+
 # The key.
 
 
@@ -256,6 +276,20 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(monkeypatc
 def test_what_a_server_says_is_shown_escaped_and_short(misbehaving_server):
     said = str(ask(misbehaving_server.url, "escapes"))
     assert said == r"the server answered 500: \x1b[2J\u202eevil\nline"
+    much = str(ask(misbehaving_server.url, "says-much", limits=Limits()))
+    assert much == "the server answered 500: " + r"\x1b" * 300 + "..."
+
+
+def test_no_request_depends_on_those_before_it(misbehaving_server):
+    async def twice():
+        endpoint = OpenAIEndpoint(misbehaving_server.url, "cookie", limits=SHORT)
+        for _ in range(2):
+            await endpoint.generate(REQUEST)
+        await endpoint.close()
+
+    asyncio.run(twice())
+    first, second = misbehaving_server.requests
+    assert first == second
 
 
 # The address and the model card.
@@ -295,8 +329,9 @@ def test_the_card_of_the_model_tells_owner_and_context(misbehaving_server):
     assert (unlisted.describe()["server"], unlisted.context_length) == (None, None)
 
 
-def test_a_server_without_a_list_of_models_is_not_asked_again(misbehaving_server):
-    endpoint = OpenAIEndpoint(f"{misbehaving_server.host}/other/v1", "good")
+@pytest.mark.parametrize("base", ["other", "private"])
+def test_a_server_without_a_list_of_models_is_not_asked_again(misbehaving_server, base):
+    endpoint = OpenAIEndpoint(f"{misbehaving_server.host}/{base}/v1", "good")
     assert endpoint.context_length is endpoint.describe()["server"] is None
     assert len(misbehaving_server.requests) == 1
 
