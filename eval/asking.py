@@ -31,7 +31,9 @@ def request_of(record: Mapping[str, Any], row: TaskRow, images: Mapping[str, str
 
 
 def output_of(reply: Reply) -> Output:
-    """What a record keeps of ``reply``; GenerationError where no record can hold it as it came."""
+    """What a record keeps of ``reply``; GenerationError where it says nothing or no record can hold it as it came."""
+    if reply.text is None and not reply.reasoning:
+        raise GenerationError("no_content", "the reply holds neither a text nor reasoning", retriable=True)
     for text in (reply.text, reply.reasoning, reply.finish_reason):
         if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
             raise GenerationError("bad_response", "the reply holds a lone surrogate, which is no text", retriable=False)

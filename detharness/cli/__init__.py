@@ -12,6 +12,7 @@ import traceback
 import typer
 
 from detharness.cli.doctor import doctor
+from detharness.cli.evaluation import evaluation
 from detharness.cli.exits import INTERNAL, INTERRUPTED
 from detharness.cli.probe import probe
 
@@ -43,6 +44,7 @@ def _options(
 
 
 _app.command("probe")(probe)
+_app.add_typer(evaluation)
 _app.command("doctor")(doctor)
 
 

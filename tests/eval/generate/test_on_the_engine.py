@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from detharness.eval.compare.command import compare_folders
 from detharness.eval.generate.runner import run
 from detharness.eval.generate.settings import GenerateSettings, prepare
 from detharness.eval.generate.store import Store
@@ -68,6 +69,8 @@ def test_other_concurrency_gives_equal_roots_and_bits_under_the_invariant_kernel
     share_rows_differently(few, many)
     assert root == other_root
     assert bits(few) == bits(many)
+    compared = compare_folders(tmp_path / "few", tmp_path / "many", grade="grade", out=tmp_path / "compared")
+    assert compared.comparison.report["verdict"] == "same"
 
 
 def test_other_concurrency_moves_the_bits_under_the_library_kernels(opened, tmp_path):
@@ -78,10 +81,12 @@ def test_other_concurrency_moves_the_bits_under_the_library_kernels(opened, tmp_
     _, many = generate(opened, tmp_path / "many", "torch", 9, **asked)  # than 4: MKL takes another kernel there.
     share_rows_differently(few, many)
     assert bits(few) != bits(many)
+    compared = compare_folders(tmp_path / "few", tmp_path / "many", grade="grade", out=tmp_path / "compared")
+    assert compared.comparison.report["verdict"] in ("logprobs_moved", "score_equal_outputs_moved", "score_moved")
 
 
 def test_sampling_at_a_temperature_gives_equal_roots_too(opened, tmp_path):
-    asked = {"task": "aime2026", "data": AIME, "samples": 4, "temperature": 0.8, "max_tokens": 12}
+    asked = {"task": "aime2026", "data": AIME, "samples": 4, "temperature": 0.8, "max_tokens": 8}
     root, few = generate(opened, tmp_path / "few", "invariant", 3, **asked)
     other_root, many = generate(opened, tmp_path / "many", "invariant", 16, **asked)
     share_rows_differently(few, many)
