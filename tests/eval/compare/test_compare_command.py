@@ -139,6 +139,15 @@ def test_moved_logprob_bits_alone_end_with_0_and_are_said(command, make):
     assert "logprob bits moved" in done.stderr
 
 
+def test_hostile_texts_are_shown_and_do_nothing(command, make):
+    hostile = "</script><img src=x>\u202e\x1b]0;t\x07\x00\u2028[red]"
+    done = command("compare", make({("t0", 0): f"{hostile} 1"}), make({("t0", 0): f"{hostile} 2"}), "--json")
+    assert done.exit_code == 1
+    assert not set(done.stderr) & set("\u202e\x1b\x07\x00\u2028")
+    assert "</script><img src=x>\\u202e\\x1b]0;t\\x07\\x00\\u2028[red] 2" in done.stderr
+    assert "<img" not in Path("runs/compare-0001/compare.html").read_text()
+
+
 def test_the_order_of_records_changes_no_byte_of_a_comparison(command, make):
     a, b = make({("t0", 1): WRONG}), make()
     kept = []

@@ -44,5 +44,17 @@ def test_a_text_that_ends_early_is_marked_at_its_end(runs, rows, pairs):
     assert second["panes"][0]["before"].startswith("[reasoning]\nso 33")
 
 
+def test_the_page_of_two_large_runs_stays_below_5_mb_with_hostile_texts(runs, pairs):
+    rows = [runs.row(f"t{number}", question="<script>" * 100) for number in range(30)]
+    hostile = "</script>\u202e\x1b[31m\x00\u2028" * 200
+    a = [runs.answer(row, sample, f"{hostile} 33") for row in rows for sample in range(32)]
+    b = [runs.answer(row, sample, f"{hostile} so {hostile} 12") for row in rows for sample in range(32)]
+    page = compare_page(pairs.compare(pairs.graded(rows, a, samples=32), pairs.graded(rows, b, samples=32)))
+    assert 3_000_000 < len(page.encode()) < 5_000_000
+    assert sum(len(row["cells"]) for row in data_of(page)["rows"]) == 960
+    assert not set(page) & set("\u202e\x1b\x00\u2028")
+    assert page.count("<script") == page.count("</script") == 2
+
+
 def test_each_kind_has_a_shape_of_its_own():
     assert len({kind.glyph for kind in KINDS}) == len(KINDS)

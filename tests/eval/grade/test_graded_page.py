@@ -88,5 +88,18 @@ def test_the_page_of_a_120_mb_run_stays_below_5_mb(runs, text):
     assert len(data_of(made)["rows"][29]["cells"]) == 32
 
 
+@pytest.mark.parametrize(("tasks", "samples"), [(1, 10_000), (2_500, 4)])
+def test_the_page_of_10_000_samples_stays_below_5_mb_and_draws_them_all(runs, tasks, samples):
+    rows = [runs.row(f"t{number}", question="<&\u202e" * 20) for number in range(tasks)]
+    page = GradePage(rows, samples)
+    for row in rows:
+        for sample in range(samples):
+            answer = runs.answer(row, sample, "<&\u202e" * 50)
+            page.add(verdict(answer, "incorrect", "1" * 80), answer)
+    made = page.render(REPORT)
+    assert len(made.encode()) < 5_000_000
+    assert sum(len(row["cells"]) for row in data_of(made)["rows"]) == 10_000
+
+
 def test_each_class_has_a_shape_of_its_own():
     assert len({kind.glyph for kind in KINDS}) == len(KINDS)

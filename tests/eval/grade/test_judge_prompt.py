@@ -102,7 +102,6 @@ def test_a_template_of_the_user_has_its_own_digest_and_must_hold_every_place(tmp
 CASES = Path(__file__).parent.parent / "extraction" / "cases.jsonl"
 
 
-@pytest.mark.skipif(not CASES.exists(), reason="the cases come with the extraction rules")
 def test_the_collected_cases():
     cases = [case for line in CASES.read_text().split("\n") if line and (case := json.loads(line))]
     replies = [case for case in cases if case.get("kind") == "judge_reply"]
