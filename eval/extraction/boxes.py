@@ -4,58 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,20}(?:\{|(?P<bare>[-+]?[0-9]{1,40}(?![0-9])))")
-_MOST = 100  # Boxes that are looked at, from the last: a reply with more of them repeats itself.
-_BRACE = re.compile(r"[{}]")
+from detharness.eval.extraction.searching import last_first
+from detharness.eval.extraction.spelling import LONGEST
 
-
-def boxes(text: str) -> Iterator[tuple[int, str]]:
-    """(position, content) of the last balanced boxes, the last first. Linear in ``text`` whatever stands in it."""
-    starts = list(_BOX.finditer(text)) if "\\boxed" in text or "\\fbox" in text else []
-    if not starts:
-        return
-    starts = starts[-_MOST:]
-    last = starts[-1]
-    if not last["bare"]:
-        end = _end_of(text, last.end())
-        if end is not None:  # Most replies end here, without a pass over the whole text.
-            yield last.start(), text[last.end() : end]
-            starts = starts[:-1]
-    if not starts:
-        return
-    ends = _ends(text, {match.end() for match in starts if not match["bare"]})
-    for match in reversed(starts):
-        if match["bare"]:
-            yield match.start(), match["bare"]
-        elif match.end() in ends:
-            yield match.start(), text[match.end() : ends[match.end()]]
+_COMMAND = re.compile(r"\\(?:boxed|fbox)(?:\s{0,20}(?P<brace>\{)|[ \t$]{0,20}(?P<bare>[-+\u2212]?[0-9]{1,100}))")
+_BRACE = re.compile(r"(\\*)([{}])")
+_DIGITS = re.compile(r"[0-9]*+")
 
 
-def _end_of(text: str, start: int) -> int | None:
-    depth = 1
-    for brace in _BRACE.finditer(text, start):
-        if not _escaped(text, brace.start()):
-            depth += 1 if brace[0] == "{" else -1
+@dataclass(frozen=True)
+class Box:
+    """Where a box stands, and its content; None where its brace does not close within LONGEST characters of text."""
+
+    start: int
+    end: int
+    content: str | None
+
+
+def boxes(text: str) -> Iterator[Box]:
+    """The last boxes, by where they begin, the last first."""
+    for at in last_first(text, ("\\boxed", "\\fbox")):
+        command = _COMMAND.match(text, at)
+        if command is not None and command["bare"]:
+            yield Box(at, command.end(), command["bare"])
+        elif command is not None:
+            end = _closing(text, command.end())
+            yield Box(at, len(text), None) if end is None else Box(at, end, text[command.end() : end])
+
+
+def _closing(text: str, start: int) -> int | None:
+    r"""Where the brace closes that opens ahead of ``start``. \{ is a printed brace; \\{ is none."""
+    digits = _DIGITS.match(text, start)
+    start, depth = digits.end() if digits else start, 1
+    for found in _BRACE.finditer(text, start, start + LONGEST):
+        if len(found[1]) % 2 == 0:
+            depth += 1 if found[2] == "{" else -1
             if depth == 0:
-                return brace.start()
+                return found.end() - 1
     return None
-
-
-def _ends(text: str, wanted: set[int]) -> dict[int, int]:
-    """Position behind an opening brace -> position of the brace that closes it, for those in ``wanted``."""
-    found: dict[int, int] = {}
-    open_ones: list[int] = []
-    for brace in _BRACE.finditer(text):
-        if _escaped(text, brace.start()):
-            continue
-        if brace[0] == "{":
-            open_ones.append(brace.end())
-        elif open_ones and (start := open_ones.pop()) in wanted:
-            found[start] = brace.start()
-    return found
-
-
-def _escaped(text: str, at: int) -> bool:
-    r"""Whether the brace at ``at`` is a printed one: \{ but not \\{."""
-    return at > 0 and text[at - 1] == "\\" and not (at > 1 and text[at - 2] == "\\")

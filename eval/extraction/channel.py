@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+
+from detharness.errors import UsageError
 
 HARMONY = "harmony"
 DEFAULT_THINK_TAGS = ("think", "thinking", "reasoning", "thought", HARMONY)
 """Names of tags that enclose reasoning: <think>, [THINK], ◁think▷; "harmony" stands for its channels."""
 
+_BRACKETS = (("<", ">"), ("[", "]"), ("\u25c1", "\u25b7"))
 _CHANNEL = "<|channel|>"
 _FINAL = "<|channel|>final"
 _MESSAGE = "<|message|>"
@@ -40,16 +44,9 @@ def final_channel(
         return Channel(None, flags=frozenset({"empty"}))
     if HARMONY in think_tags and _CHANNEL in text:
         return _harmony(text)
-    opened = closed = -1
-    end = 0
-    for name in think_tags:
-        if name != HARMONY:
-            for opening, closing in _forms(name):
-                opened = max(opened, text.rfind(opening))
-                at = text.rfind(closing)
-                if at > closed:
-                    closed, end = at, at + len(closing)
-    if opened > closed:
+    openings, closings = _tags(tuple(think_tags))
+    closed, end = _last(text, closings, -1)
+    if _last(text, openings, closed)[0] >= 0:
         return Channel(None, text, frozenset({"unclosed_reasoning"}))
     rest = text[end:]
     if not rest.strip():
@@ -57,11 +54,32 @@ def final_channel(
     return Channel(rest, text[:end])
 
 
-def _forms(name: str) -> list[tuple[str, str]]:
-    """Opening and closing tags of a name, as chat templates write them."""
-    names = dict.fromkeys((name, name.lower(), name.upper(), name.capitalize()))
-    brackets = (("<", "</", ">"), ("[", "[/", "]"), ("◁", "◁/", "▷"))
-    return [(f"{left}{form}{right}", f"{close}{form}{right}") for form in names for left, close, right in brackets]
+@cache
+def _tags(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Opening and closing tags of the names, as chat templates write them."""
+    bare = [name.strip("<>[]\u25c1\u25b7/") for name in names if name != HARMONY]
+    if not all(bare):
+        raise UsageError("a think tag needs a name, such as think for <think> ... </think>")
+    forms = [form for name in bare for form in dict.fromkeys((name, name.lower(), name.upper(), name.capitalize()))]
+    return (
+        tuple(f"{left}{form}{right}" for form in forms for left, right in _BRACKETS),
+        tuple(f"{left}/{form}{right}" for form in forms for left, right in _BRACKETS),
+    )
+
+
+def _last(text: str, tags: tuple[str, ...], floor: int) -> tuple[int, int]:
+    """(start, end) of the last of ``tags`` behind ``floor``; (-1, 0) where there is none."""
+    found, end = -1, 0
+    for start in dict.fromkeys(tag[: 2 if tag[1] == "/" else 1] for tag in tags):
+        at = text.rfind(start, floor + 1)
+        while at >= 0:
+            if text.startswith(tags, at):
+                length = max(len(tag) for tag in tags if text.startswith(tag, at))
+                found = floor = at
+                end = at + length
+                break
+            at = text.rfind(start, floor + 1, at)
+    return found, end
 
 
 def _harmony(text: str) -> Channel:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from detharness.eval.extraction.boxes import boxes
-from detharness.eval.extraction.markers import marked
+from detharness.eval.extraction.markers import markers
 from detharness.eval.extraction.spelling import unwrapped
 
-_OPEN, _CLOSE = r"[\s*_`\"'(\[{$<]{0,16}", r"[*_`\"')\]}$>]{0,16}"
-_HEAD = re.compile(rf"{_OPEN}(?:(?:option|choice)\s{{1,4}})?{_OPEN}([A-Za-z])(?![A-Za-z0-9'\u2019^_-])", re.IGNORECASE)
-_MORE = re.compile(
-    rf"{_CLOSE}\s{{0,4}}(?:,|/|&|\+|\bor\b|\band\b)\s{{0,4}}(?:or\s|and\s)?{_OPEN}([A-Z])(?![A-Za-z0-9'\u2019^-])"
-)
-_TAG = re.compile(r"<answer>\s{0,20}([^<]{1,200})</answer>", re.IGNORECASE)
-_JSON = re.compile(r"\"answer\"\s{0,8}:\s{0,8}\"([^\"\n]{1,200})\"", re.IGNORECASE)
-_LATER = re.compile(r"\(([A-Z])\)|\b(?:option|choice)\s{1,4}([A-Z])\b", re.IGNORECASE)
-_LONE = re.compile(rf"{_OPEN}([A-Za-z]){_CLOSE}[.\s]*")
-_SENTENCE = re.compile(r"[.!?;](?:\s|$)")
-_PRONOUN = re.compile(r"\s+[A-Za-z]")
+_OPEN, _CLOSE = r"[\s*_`\"'\u2018\u201c(\[{$<]*+", r"[\s*_`\"'\u2019\u201d)\]}$>]*+"
+# A letter by itself: no word, no formula (C=O, C(CH3), C-14, C+), no name (D'Alembert, A.C.).
+_ALONE = r"(?!\w|['\u2019]\w|[-\u2010-\u2013^+(\[{]\S|\.[A-Za-z]\b|\\[A-Za-z])(?!\s*[=<>^\u2248\u00b7\u00d7\u00b1])"
+_LETTER = re.compile(rf"{_OPEN}(?:(?:option|choice)\b\s?)?{_OPEN}([A-Za-z]){_ALONE}", re.IGNORECASE)
+_ANOTHER = re.compile(rf"{_CLOSE}(,|/|&|;|\+|or\b|and\b|)\s*(?:(?:or|and)\s)?{_OPEN}([A-Za-z]){_ALONE}")
+_LABELLED = re.compile(r"[*_`\"'\u2019\u201d}$\s]*+(?:\Z|[)\].:]|-\s)")
+_END = re.compile(r"[\s.*_`\"'\u2019\u201d)\]}$>]*\Z")
+_WORD = re.compile(r"\s+(?!or\b|and\b)[a-z]")
+_WORDS = re.compile(r"[\s*_\"'(]*(?:(?!option|choice)[A-Za-z]{2}|\Z)", re.IGNORECASE)
+_LATER = re.compile(r"\(([A-Za-z])\)|\b(?:option|choice)\s([A-Z])\b", re.IGNORECASE)
 _LONGEST = 400
 
 
 @dataclass(frozen=True)
 class Choice:
-    """letter: in upper case; None where several stand after one marker. lenient: the strict rules do not see it."""
+    """letter: in upper case; None where several stand in one place. lenient: the strict rules do not see it."""
 
     position: int
     letter: str | None
@@ -34,55 +34,83 @@ class Choice:
 
 
 def find_letter(text: str, letters: str, options: Sequence[str] | None, *, lenient: bool) -> Choice | None:
-    """The last valid choice in a final channel, by position; ``letters`` are those there are."""
-    lone = _LONE.fullmatch(text) if len(text) < _LONGEST else None
-    if lone and lone[1].upper() in letters:
-        return Choice(0, lone[1].upper())
-    found = [next(candidates, None) for candidates in _candidates(text, letters, options, lenient=lenient)]
-    return max((choice for choice in found if choice), key=lambda choice: choice.position, default=None)
+    """The last valid choice in a final channel, by position; ``letters`` are those there are.
 
-
-def _candidates(
-    text: str, letters: str, options: Sequence[str] | None, *, lenient: bool
-) -> tuple[Iterator[Choice], ...]:
-    """Per way of saying it, its choices from the last to the first."""
-    return (
-        (choice for at, line in marked(text) if (choice := _of_line(at, line, letters, options, lenient=lenient))),
-        (Choice(at, letter) for at, content in boxes(text) if (letter := _of_box(content, letters))),
-        *(
-            (
-                Choice(match.start(1), letter)
-                for match in reversed(list(pattern.finditer(text)))
-                if (letter := _of_box(match[1], letters))
-            )
-            for pattern, sign in ((_TAG, "</answer>"), (_JSON, '"answer"'))
-            if sign in text.lower()
-        ),
+    Lenient: where there is none, the last marker line that holds the text of an option, "(C)" or "option C".
+    """
+    if len(text) <= _LONGEST and (lone := _read(text, letters)) and _END.match(lone.rest):
+        return Choice(0, lone.letter)
+    choice = next(
+        heapq.merge(_marked(text, letters), _boxed(text, letters), key=lambda choice: choice.position, reverse=True),
+        None,
     )
+    if choice is None and lenient:
+        choice = next(_lenient(text, letters, options), None)
+    return choice
 
 
-def _of_box(content: str, letters: str) -> str | None:
-    """The letter of a box that holds nothing else, or it and its option: "C", "(C)", "C: the larger one"."""
-    body = unwrapped(content[:_LONGEST])
-    match = re.match(rf"{_OPEN}(?:option\s{{1,4}})?([A-Za-z]){_CLOSE}\s*(?:$|[.:)-]\s|[.:)]$|[.:)](?=\S))", body, re.I)
-    return match[1].upper() if match and match[1].upper() in letters else None
+def _marked(text: str, letters: str) -> Iterator[Choice]:
+    for marker in markers(text):
+        line = marker.line[:_LONGEST]
+        read = _read(line.partition("</")[0] if marker.tag else line, letters)
+        if read is not None:
+            yield Choice(marker.position, read.letter)
 
 
-def _of_line(at: int, line: str, letters: str, options: Sequence[str] | None, *, lenient: bool) -> Choice | None:
-    body = unwrapped(line[:_LONGEST])
-    match = _HEAD.match(body)
-    if match and match[1].upper() in letters:
-        word_follows = _PRONOUN.match(body, match.end())
-        if not (word_follows and match[1] in ("a", "I", "i")):
-            stop = _SENTENCE.search(body, match.end())
-            more = _MORE.match(body, match.end(), stop.start() if stop else len(body))
-            several = more is not None and more[1] in letters and more[1] != match[1].upper()
-            return Choice(at, None if several else match[1].upper())
-    if not lenient:
+def _boxed(text: str, letters: str) -> Iterator[Choice]:
+    """The letters of boxes that hold one alone, or with a label's delimiter and its option: "C", "(C)", "C: larger"."""
+    for box in boxes(text):
+        read = _read((box.content or "")[:_LONGEST], letters)
+        if read is not None and (read.letter is None or _LABELLED.match(read.rest)):
+            yield Choice(box.start, read.letter)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a text begins with: a letter, None for several; and the ``rest`` behind the first."""
+
+    letter: str | None
+    rest: str
+
+
+def _read(text: str, letters: str) -> _Read | None:
+    if _WORDS.match(text):
+        return None  # Most lines are prose: they need not be unwrapped.
+    text = unwrapped(text)
+    found = _LETTER.match(text)
+    if found is None or found[1].upper() not in letters or _is_word(found[1], text[found.end() :]):
         return None
-    shown = body.strip(" .*_`")
-    if options is not None and list(options).count(shown) == 1:
-        return Choice(at, letters[list(options).index(shown)], lenient=True)
-    later = [(one or other).upper() for one, other in _LATER.findall(body)]
-    valid = [letter for letter in later if letter in letters]
-    return Choice(at, valid[0], lenient=True) if len(set(valid)) == 1 else None
+    rest = text[found.end() :]
+    return _Read(None if _several(found[1].upper(), rest, letters) else found[1].upper(), rest)
+
+
+def _is_word(letter: str, rest: str) -> bool:
+    """The article "a", the pronoun "I"."""
+    return letter in ("a", "i", "I") and re.match(r"\s+[A-Za-z]", rest) is not None
+
+
+def _several(first: str, rest: str, letters: str) -> bool:
+    another = _ANOTHER.match(rest)
+    if another is None or another[2].upper() not in letters or another[2].upper() == first:
+        return False
+    behind = rest[another.end() :]
+    if another[1] == "":  # "A B" and nothing more; a sentence may follow a letter otherwise.
+        return another[2].isupper() and _END.match(behind) is not None
+    if another[1] in (",", ";"):
+        return _WORD.match(behind) is None  # "C, A is wrong" states one.
+    return not _is_word(another[2], behind)
+
+
+def _lenient(text: str, letters: str, options: Sequence[str] | None) -> Iterator[Choice]:
+    texts = [_folded(option) for option in options or ()]
+    for marker in markers(text):
+        line = unwrapped(marker.line[:_LONGEST])
+        said = {(one or other).upper() for one, other in _LATER.findall(line)} & set(letters)
+        if texts.count(_folded(line)) == 1:
+            yield Choice(marker.position, letters[texts.index(_folded(line))], lenient=True)
+        elif said:
+            yield Choice(marker.position, said.pop() if len(said) == 1 else None, lenient=True)
+
+
+def _folded(text: str) -> str:
+    return unwrapped(text).strip(" .*_`")

@@ -1,42 +1,65 @@
-"""Lines that say where the answer is: "Final answer: 33", "**Answer**", "the answer is C"."""
+"""Lines that say where the answer is: "Final answer: 33", "**Answer**", "the answer is C", "<answer>C</answer>"."""
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-_MARKER = re.compile(
-    r"(?<![a-z])(?:(?:final|exact|correct|my)[ \t]{1,4}){0,2}"
-    r"(?:answer|(?:correct|right|best)[ \t]{1,4}(?:option|choice))"
-    r"(?:[ \t]{1,4}(?:choice|option))?"
-    r"(?:[*_`\"']{0,8}[ \t]{0,8}(?:is|was)(?![a-z])[*_`\"' \t]{0,8}[:=]?|"
-    r"[*_`\"' \t]{0,16}(?:[:=]|[-\u2013\u2014](?=[ \t*_`]))|(?<=answer)[*_`: \t]{0,16}(?=\r?\n|$))",
-    re.IGNORECASE,
-)
-_AHEAD = re.compile(r"[*_`\"'#> \t\r]{0,32}(?:\n[*_`\"'#> \t\r]{0,32}){0,6}")
-_LONGEST = 2000  # Characters of a line that are looked at; an answer is short.
-_MOST = 100  # Markers that are looked at, from the last: a reply with more of them repeats itself.
-_TAIL = 4096  # The last answer wins, so the end of a long reply is searched first.
+from detharness.eval.extraction.searching import last_first
+from detharness.eval.extraction.spelling import LONGEST
+
+_ANSWER = ("answer", "Answer", "ANSWER")
+_OPTION = ("option", "choice")
+_LENGTH = len("answer")  # Of every one of them.
+
+_BEFORE = 48  # Characters that are looked at ahead of a place.
+_FINAL = re.compile(r"(?:final|exact)[ \t*_]{1,8}\Z", re.IGNORECASE)
+_CORRECT = re.compile(r"(?<![a-z])(?:correct|right|best)[ \t*_]{1,8}\Z", re.IGNORECASE)
+_HEADING = re.compile(r"(?:\A|\n)[ \t*_#>`]*(?:(?:the|my|your|final|exact|correct)[ \t*_]{1,8}){0,3}\Z", re.IGNORECASE)
+
+_DECORATION = r"[ \t*_`~\"'\u201d\u2019)\]}]*+"
+_SAYS = re.compile(rf"{_DECORATION}(?:[:\uff1a=]|(?<=[\s*_`\"'])is(?!\w)[ \t*_]*[:\uff1a]?)", re.IGNORECASE)
+_HEADS = re.compile(rf"{_DECORATION}(?:[-\u2013\u2014\u2192](?=[ \t*_`])|(?=[ \t#]*\r?(?:\n|\Z)))")
+# The rest of a line that holds nothing but decoration, such lines below it, and the bullet of a list.
+_NOTHING = re.compile(r"(?:(?:[ \t\r*_`~\"'$#>|\\()\[\]{}:.-]*+\n)++(?:[ \t]*[-\u2022][ \t]+)?)?[ \t\r*_`~\"']*+")
 
 
-def marked(text: str) -> Iterator[tuple[int, str]]:
-    """(position of the value, the rest of its line) for the last markers, the last first.
+@dataclass(frozen=True)
+class Marker:
+    """A place where an answer is said to stand: position of the value, and the rest of its line.
 
-    A value may stand on the next line that is not blank. Positions count from the start of ``text``.
+    tag: <answer>. correct_option: "the correct option is", which only letters answer.
     """
-    cut = max(0, len(text) - _TAIL)
-    last = deque(_search(text, cut), _MOST)
-    yield from reversed(last)
-    if cut and len(last) < _MOST:
-        first = last[0][0] if last else len(text)
-        yield from reversed(deque((found for found in _search(text, 0) if found[0] < first), _MOST))
+
+    position: int
+    line: str
+    tag: bool = False
+    correct_option: bool = False
 
 
-def _search(text: str, cut: int) -> Iterator[tuple[int, str]]:
-    for match in _MARKER.finditer(text, cut):
-        if cut and match.start() == cut:
-            continue  # It may be the end of a longer word.
-        start = _AHEAD.match(text, match.end()).end()  # type: ignore[union-attr] # It matches nothing, too.
-        end = text.find("\n", start, start + _LONGEST)
-        yield start, text[start : end if end >= 0 else start + _LONGEST]
+def markers(text: str) -> Iterator[Marker]:
+    """The last markers of ``text``, the last first. A value may stand on the next line that is not blank."""
+    for at in last_first(text, _ANSWER + _OPTION):
+        before, word = text[max(0, at - _BEFORE) : at], text[at : at + _LENGTH]
+        behind = at + _LENGTH
+        if before.rstrip("_")[-1:].isalnum():
+            continue  # It is the end of a longer word.
+        is_option = word in _OPTION
+        if is_option and not _CORRECT.search(before):
+            continue
+        if before.endswith("<") and text.startswith(">", behind):
+            yield _marker(text, behind + 1, tag=True)
+            continue
+        says = _SAYS.match(text, behind)
+        if says is None and not is_option and (_FINAL.search(before) or _HEADING.search(before)):
+            says = _HEADS.match(text, behind)
+        if says is not None:
+            yield _marker(text, says.end(), correct_option=is_option)
+
+
+def _marker(text: str, at: int, *, tag: bool = False, correct_option: bool = False) -> Marker:
+    skipped = _NOTHING.match(text, at)
+    start = skipped.end() if skipped else at
+    end = text.find("\n", start, start + LONGEST)
+    return Marker(start, text[start : end if end >= 0 else start + LONGEST], tag, correct_option)

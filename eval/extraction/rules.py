@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from detharness.eval.extraction.channel import final_channel
 from detharness.eval.extraction.exam import confidence, equals, stated_answer
 from detharness.eval.extraction.integers import find_integer
 from detharness.eval.extraction.letters import find_letter
-from detharness.eval.extraction.spelling import plain
 from detharness.eval.records import TaskRow
 from detharness.records.digests import sha256_value
 
@@ -25,8 +24,9 @@ _LONGEST_KEPT = 200  # Characters of a free-form answer that a verdict repeats.
 class Extracted:
     """What the rules hold of a reply. extracted: the answer that was judged, None without one.
 
-    flags: "fallback" (found by a lenient rule alone), "evaluated", "out_of_range", "tag_ambiguous" (no answer behind
-    the last closing tag, but one before it), "unclosed_reasoning", "empty". confidence: percent, HLE alone.
+    flags: "fallback" (a lenient rule's answer), "evaluated" (worked out by one), "out_of_range", "tag_ambiguous" (no
+    answer behind the last closing tag, but one before it), "unclosed_reasoning", "answer_in_reasoning" (that holds an
+    answer, which does not count), "empty". confidence: percent, HLE alone.
     """
 
     verdict: Literal["correct", "incorrect", "no_answer", "ambiguous", "needs_judge"]
@@ -51,13 +51,18 @@ def judge_reply(
     """
     channel = final_channel(text, reasoning, finish_reason, think_tags=think_tags)
     if channel.text is None:
-        return Extracted("no_answer", flags=channel.flags)
-    found = _judge(answer_kind, row, plain(channel.text), lenient=mode == "lenient")
-    if found.verdict == "no_answer" and channel.before:
-        before = _judge(answer_kind, row, plain(channel.before), lenient=False)
-        if before.verdict != "no_answer":
-            return Extracted("no_answer", flags=found.flags | {"tag_ambiguous"}, confidence=found.confidence)
+        found = Extracted("no_answer", flags=channel.flags)
+    else:
+        found = _judge(answer_kind, row, channel.text, lenient=mode == "lenient")
+    if not _answers(found) and channel.before and _answers(_judge(answer_kind, row, channel.before, lenient=False)):
+        elsewhere = "answer_in_reasoning" if "unclosed_reasoning" in channel.flags else "tag_ambiguous"
+        return replace(found, flags=found.flags | {elsewhere})
     return found
+
+
+def _answers(found: Extracted) -> bool:
+    """Whether the rules saw an answer, right or wrong."""
+    return found.verdict != "no_answer" and (found.verdict != "needs_judge" or found.extracted is not None)
 
 
 def _judge(answer_kind: str, row: TaskRow, text: str, *, lenient: bool) -> Extracted:
@@ -98,9 +103,9 @@ def _exam(row: TaskRow, text: str, *, lenient: bool) -> Extracted:
         found = _letter(row, text, _ALPHABET, lenient=lenient)
         return Extracted(found.verdict, found.extracted, found.flags, sure)
     answer = stated_answer(text)
-    if answer is not None and equals(answer, row.gold):
-        return Extracted("correct", answer[:_LONGEST_KEPT], confidence=sure)
-    return Extracted("needs_judge", None if answer is None else answer[:_LONGEST_KEPT], confidence=sure)
+    if answer is None:
+        return Extracted("needs_judge", confidence=sure)
+    return Extracted("correct" if equals(answer, row.gold) else "needs_judge", answer[:_LONGEST_KEPT], confidence=sure)
 
 
 def rules_fingerprint(mode: str, think_tags: Sequence[str]) -> dict[str, Any]:

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
-_INVISIBLE = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF, 0x00AD])
+LONGEST = 2000
+"""Characters of an answer that are read; none is longer. It also bounds NFKC, which is quadratic in combining marks."""
+
+_UNSEEN = [*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2065), 0xFEFF, 0x00AD]
+_THIN = [0x2009, 0x200A, 0x202F]  # They group digits, so they go as well.
 _MINUS = dict.fromkeys([0x2212, 0x2010, 0x2011, 0xFE63, 0xFF0D], "-")
-_RAISED = re.compile("[⁰¹²³⁴-⁹₀-₉¼-¾⅐-⅞]")
-_WRAPPERS = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathbf|mathrm|mathit|mathsf|mathtt|mathbb|bf|rm|operatorname"
-    r"|boxed|fbox|underline|displaystyle|ensuremath|mbox|hbox)\s*\{([^{}]*)\}"
+# NFKC alone would make 103 of 10³.
+_RAISED = {
+    code: ("^" if kind == "<super>" else "_") + unicodedata.normalize("NFKC", chr(code))
+    for code in range(0x80, 0x2E80)
+    if (kind := unicodedata.decomposition(chr(code)).split(" ")[0]) in ("<super>", "<sub>")
+}
+_SPELLED = {**dict.fromkeys([*_UNSEEN, *_THIN]), **_MINUS, **_RAISED}
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mathbf|mathrm|mathit|mathsf|mathtt|bf|rm|operatorname"
+    r"|boxed|fbox|underline|ensuremath|mbox|hbox)\s*\{([^{}]*)\}"
 )
-_SPACES = re.compile(
-    r"\\(?:[,;:! ()\[\]]|quad|qquad|left(?![a-z])|right(?![a-z])|displaystyle|limits|thinspace)|~|\\?\$"
-)
+_NOTHING = re.compile(r"\\?\$|\\[,!:]|\\(?:left|right|displaystyle|limits)(?![a-zA-Z])|\\[()\[\]]")
+_SPACE = re.compile(r"\\[; ]|\\(?:q?quad|thinspace)(?![a-zA-Z])|~|\s+")
 _DEPTH = 8  # Wrappers in wrappers; nobody needs more.
 
 
 def plain(text: str) -> str:
-    """NFKC without invisible characters, and with one minus. Raised and lowered digits are no digits: they become ^."""
-    if text.isascii():
-        return text
-    spelled = _RAISED.sub("^", text).translate(_INVISIBLE).translate(_MINUS)
-    return unicodedata.normalize("NFKC", spelled).translate(_MINUS)
+    """The first LONGEST characters in NFKC, without invisible ones, with one minus; raised digits become ^2."""
+    text = text[:LONGEST]
+    return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_SPELLED)).translate(_MINUS)
 
 
-def unwrapped(text: str) -> str:
-    """``text`` without LaTeX's wrappers, spacing and dollar signs; backslashes that were doubled are single."""
-    found = text.replace("\\\\", "\\").replace("{,}", ",")
+def _content(match: re.Match[str]) -> str:
+    return match[1]
+
+
+def unwrapped(text: str, wrapped: Callable[[re.Match[str]], str] = _content) -> str:
+    r"""``plain(text)`` without LaTeX's wrappers, spacing and dollar signs; backslashes that were doubled are single.
+
+    wrapped: what stands for \text{...} and the like; its content is group 1.
+    """
+    found = plain(text).replace("\\\\", "\\").replace("{,}", ",")
     for _ in range(_DEPTH):
-        found, count = _WRAPPERS.subn(r" \1 ", found)
+        found, count = _WRAPPER.subn(wrapped, found)
         if not count:
             break
-    return " ".join(_SPACES.sub(_space, found).split())
-
-
-def _space(match: re.Match[str]) -> str:
-    # Thin spaces group digits: 1\,000 is one number.
-    return "" if match[0] in ("\\,", "\\!", "\\:", "\\;") or match[0].endswith("$") else " "
+    return _SPACE.sub(" ", _NOTHING.sub("", found)).strip()

@@ -92,12 +92,14 @@ def test_a_separate_reasoning_field_is_never_searched():
 
 
 def test_reasoning_that_never_ended_is_no_answer_and_is_flagged():
-    assert integer("<think>so \\boxed{33}", finish="length").flags == {"unclosed_reasoning"}
+    assert integer("<think>so \\boxed{33}", finish="length").flags == {"unclosed_reasoning", "answer_in_reasoning"}
+    assert integer("<think>so 33", finish="length").flags == {"unclosed_reasoning"}
     assert integer("<think>a</think><think>\\boxed{33}").verdict == "no_answer"
 
 
 def test_an_answer_before_the_last_closing_tag_alone_is_flagged_not_guessed():
     assert integer(r"\boxed{33} </think> done").flags == {"tag_ambiguous"}
+    assert integer(r"\boxed{33} </think> ").flags == {"tag_ambiguous", "empty"}
     assert integer(r"nothing </think> done").flags == frozenset()
 
 
@@ -110,7 +112,7 @@ def test_think_tags_are_the_callers_choice():
 
 
 def test_lenient_rules_say_that_they_were_used():
-    assert integer(r"\boxed{5+28}", mode="lenient").flags == {"evaluated"}
+    assert integer(r"\boxed{5+28}", mode="lenient").flags == {"evaluated", "fallback"}
     assert integer(r"\boxed{\frac{66}{2}}", mode="lenient").extracted == 33
     assert integer("We find 33.", mode="lenient").flags == {"fallback"}
     assert letter("Answer: three", mode="lenient").flags == {"fallback"}
