@@ -14,6 +14,15 @@ from detharness.records.digests import sha256_value
 SCHEMA = "detharness.judge/1"
 JUDGE = "judge"  # NAME of NAME.jsonl in the folder of a grade.
 
+_JUDGE_TYPES = {"model": str, "params": dict, "template_id": str, "template_digest": str}
+_ROW_TYPES = {
+    "row_digest": str,
+    "response_digest": str,
+    "repeat": int,
+    "reply": str | None,
+    "finish_reason": str | None,
+}
+
 
 @dataclass(frozen=True)
 class JudgeIdentity:
@@ -125,14 +134,19 @@ def load_cache(path: Path) -> JudgeCache:
 def _reply_of(row: dict[str, Any], where: str) -> tuple[JudgeIdentity, JudgeKey, CachedReply]:
     if row.get("schema") != SCHEMA:
         raise UsageError(f"{where}: the field 'schema' must be {SCHEMA!r}: this is no reply of a judge")
-    if row.get("digest") != sha256_value({name: value for name, value in row.items() if name != "digest"}):
-        raise UsageError(f"{where}: the reply does not fit its digest: it was edited, so remove the line")
     try:
-        described = row["judge"]
-        judge = JudgeIdentity(
-            described["model"], described["params"], described["template_id"], described["template_digest"]
-        )
-        key = JudgeKey(judge.digest, row["row_digest"], row["response_digest"], row["repeat"])
-        return judge, key, CachedReply(row["reply"], row["finish_reason"])
-    except (KeyError, TypeError):
-        raise UsageError(f"{where}: a field of the reply is missing or of another type: remove the line") from None
+        digest = sha256_value({name: value for name, value in row.items() if name != "digest"})
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}: remove the line") from None
+    if row.get("digest") != digest:
+        raise UsageError(f"{where}: the reply does not fit its digest: it was edited, so remove the line")
+    described = row.get("judge")
+    if not _has_fields(row, _ROW_TYPES) or not isinstance(described, dict) or not _has_fields(described, _JUDGE_TYPES):
+        raise UsageError(f"{where}: a field of the reply is missing or of another type: remove the line")
+    judge = JudgeIdentity(**{name: described[name] for name in _JUDGE_TYPES})
+    key = JudgeKey(judge.digest, row["row_digest"], row["response_digest"], row["repeat"])
+    return judge, key, CachedReply(row["reply"], row["finish_reason"])
+
+
+def _has_fields(row: dict[str, Any], types: dict[str, Any]) -> bool:
+    return all(name in row and isinstance(row[name], kind) for name, kind in types.items())

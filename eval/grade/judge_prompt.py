@@ -120,9 +120,9 @@ def parse_judge_reply(text: str | None) -> JudgeReply:
         return JudgeReply("unparsed")
     extracted = fields.get("extracted_final_answer")
     confidence, flags = _confidence(fields.get("confidence"))
-    return JudgeReply(
-        "parsed", said == "yes", extracted.strip() if isinstance(extracted, str) else None, confidence, flags
-    )
+    if isinstance(extracted, str):  # An escape in JSON may stand for half a character, which no file can hold.
+        extracted = extracted.strip().encode(errors="replace").decode()
+    return JudgeReply("parsed", said == "yes", extracted if isinstance(extracted, str) else None, confidence, flags)
 
 
 def _json_fields(text: str) -> dict[str, Any] | None:

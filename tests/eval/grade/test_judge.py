@@ -8,7 +8,8 @@ from detharness.errors import UsageError
 from detharness.eval.grade.judge import PARAMS, Judge, Line, Question
 from detharness.eval.grade.judge_cache import JudgeCache, JudgeIdentity, JudgeKey, load_cache
 from detharness.eval.grade.judge_prompt import OWN_TEMPLATE
-from detharness.records.canonical import canonical_bytes
+from detharness.records.canonical import canonical_bytes, parse_json
+from detharness.records.digests import sha256_value
 from detharness.targets.generation import GenerationError, Reply
 
 IDENTITY = JudgeIdentity("m", PARAMS, OWN_TEMPLATE.id, OWN_TEMPLATE.digest)
@@ -164,6 +165,35 @@ def test_a_damaged_cache_is_refused_by_its_line(tmp_path, spoil, sentence):
     path = tmp_path / "judge.jsonl"
     path.write_bytes(spoil(rows_of(2)))
     with pytest.raises(UsageError, match=sentence):
+        load_cache(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reply": 5},
+        {"finish_reason": ["stop"]},
+        {"row_digest": {}},
+        {"response_digest": None},
+        {"repeat": "0"},
+        {"judge": None},
+        {"judge": {**IDENTITY.describe(), "model": {}}},
+        {"judge": {**IDENTITY.describe(), "params": []}},
+    ],
+)
+def test_a_cached_reply_of_another_form_is_refused_though_its_digest_fits(tmp_path, change):
+    path = tmp_path / "judge.jsonl"
+    row = {**parse_json(rows_of(1)[0]), **change}
+    del row["digest"]
+    path.write_bytes(canonical_bytes({**row, "digest": sha256_value(row)}) + b"\n")
+    with pytest.raises(UsageError, match="line 1: a field of the reply is missing or of another type"):
+        load_cache(path)
+
+
+def test_a_number_that_no_digest_covers_is_refused(tmp_path):
+    path = tmp_path / "judge.jsonl"
+    path.write_bytes(rows_of(1)[0].replace(b'"repeat":0', b'"repeat":18446744073709551616'))
+    with pytest.raises(UsageError, match=r"line 1: .* does not fit 64 bits: remove the line"):
         load_cache(path)
 
 

@@ -99,6 +99,11 @@ def test_a_template_of_the_user_has_its_own_digest_and_must_hold_every_place(tmp
         load_template(tmp_path / "absent")
 
 
+def test_half_a_character_in_a_reply_does_not_reach_a_verdict():
+    reply = parse_judge_reply(r'{"correct": "yes", "extracted_final_answer": "4\ud8002"}')
+    assert (reply.correct, reply.extracted) == (True, "4?2")
+
+
 CASES = Path(__file__).parent.parent / "extraction" / "cases.jsonl"
 
 
