@@ -60,11 +60,14 @@ def _tags(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     bare = [name.strip("<>[]\u25c1\u25b7/") for name in names if name != HARMONY]
     if not all(bare):
         raise UsageError("a think tag needs a name, such as think for <think> ... </think>")
-    forms = [form for name in bare for form in dict.fromkeys((name, name.lower(), name.upper(), name.capitalize()))]
-    return (
-        tuple(f"{left}{form}{right}" for form in forms for left, right in _BRACKETS),
-        tuple(f"{left}/{form}{right}" for form in forms for left, right in _BRACKETS),
-    )
+    forms = [
+        (left, form, right)
+        for name in bare
+        for form in dict.fromkeys((name, name.lower(), name.upper(), name.capitalize()))
+        for left, right in _BRACKETS
+        if left != "[" or form.isupper()  # [Reasoning] is a heading in prose.
+    ]
+    return tuple(map("".join, forms)), tuple(f"{left}/{form}{right}" for left, form, right in forms)
 
 
 def _last(text: str, tags: tuple[str, ...], floor: int) -> tuple[int, int]:

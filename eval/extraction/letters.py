@@ -104,10 +104,10 @@ def _several(first: str, rest: str, letters: str) -> bool:
 def _lenient(text: str, letters: str, options: Sequence[str] | None) -> Iterator[Choice]:
     texts = [_folded(option) for option in options or ()]
     for marker in markers(text):
-        line = unwrapped(marker.line[:_LONGEST])
+        line = _folded(marker.line[:_LONGEST])
         said = {(one or other).upper() for one, other in _LATER.findall(line)} & set(letters)
-        if texts.count(_folded(line)) == 1:
-            yield Choice(marker.position, letters[texts.index(_folded(line))], lenient=True)
+        if texts.count(line) == 1:
+            yield Choice(marker.position, letters[texts.index(line)], lenient=True)
         elif said:
             yield Choice(marker.position, said.pop() if len(said) == 1 else None, lenient=True)
 

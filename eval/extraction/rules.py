@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from detharness.errors import UsageError
 from detharness.eval.extraction.channel import final_channel
 from detharness.eval.extraction.exam import confidence, equals, stated_answer
 from detharness.eval.extraction.integers import find_integer
@@ -47,7 +49,7 @@ def judge_reply(
 ) -> Extracted:
     """Judge a reply to ``row``. answer_kind: "integer", "letter" or "hle"; mode: "strict" or "lenient".
 
-    Never raises for anything a model may write.
+    Never raises for anything a model may write; UsageError for a task whose answer is not of its kind.
     """
     channel = final_channel(text, reasoning, finish_reason, think_tags=think_tags)
     if channel.text is None:
@@ -74,6 +76,8 @@ def _judge(answer_kind: str, row: TaskRow, text: str, *, lenient: bool) -> Extra
 
 
 def _integer(row: TaskRow, text: str, *, lenient: bool) -> Extracted:
+    if not re.fullmatch("[0-9]{1,18}", row.gold):
+        raise UsageError(f"the task {row.task_id!r:.80} has no whole number for an answer, but {row.gold!r:.60}")
     found = find_integer(text, lenient=lenient)
     if found.state == "none":
         return Extracted("no_answer")

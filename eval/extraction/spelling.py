@@ -44,7 +44,7 @@ def unwrapped(text: str, wrapped: Callable[[re.Match[str]], str] = _content) -> 
     wrapped: what stands for \text{...} and the like; its content is group 1.
     """
     found = plain(text).replace("\\\\", "\\").replace("{,}", ",")
-    for _ in range(_DEPTH):
+    for _ in range(_DEPTH if "\\" in found else 0):
         found, count = _WRAPPER.subn(wrapped, found)
         if not count:
             break

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from detharness.eval.extraction import DEFAULT_THINK_TAGS, judge_reply
+from detharness.eval.extraction import DEFAULT_THINK_TAGS, RULES_VERSION, judge_reply
 from detharness.eval.records import TaskRow
+from detharness.records.digests import sha256_value
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text().split("\n") if line]
 GRADED = [case for case in CASES if case["bench"] in ("aime", "gpqa")]
@@ -51,3 +52,18 @@ def test_an_exam_answer_without_a_judge(case):
     assert found.verdict == {"match": "correct", "needs_judge": "needs_judge"}[want["state"]]
     assert found.extracted == want["extracted"]
     assert found.confidence == want.get("confidence")
+
+
+def test_verdicts_change_only_with_the_version_of_the_rules():
+    """Over each case as it stands, and as it would be if its end were cut off."""
+    verdicts = [
+        [found.verdict, found.extracted, sorted(found.flags), found.confidence]
+        for case in GRADED + EXACT
+        for mode in ("strict", "lenient")
+        for output in (case["output"], case["output"][:-1], case["output"] + " So the answer is")
+        for found in [judge({**case, "output": output}, mode)]
+    ]
+    assert (RULES_VERSION, sha256_value(verdicts)) == (
+        1,
+        "98d0cf93e2b300d1901fdb7dad47538ded948507608ab449be47a3d7ddd5001d",
+    ), "raise RULES_VERSION"

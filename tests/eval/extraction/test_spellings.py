@@ -211,6 +211,17 @@ def test_printed_braces_close_no_box():
     assert [box.content for box in boxes(r"\boxed{\{33\}} \boxed{\\{12\\}}")] == [r"\\{12\\}", r"\{33\}"]
 
 
+def test_a_heading_in_square_brackets_opens_no_reasoning():
+    assert integer("[Reasoning] It is odd.\n\\boxed{33}").extracted == 33
+    assert integer("[THINK] It is odd.\n\\boxed{33}").verdict == "no_answer"
+
+
+def test_a_task_without_a_whole_number_is_refused():
+    row = TaskRow("t", 1, "text", "d", "q", "thirty", None, None, (), {})
+    with pytest.raises(UsageError, match="the task 't' has no whole number"):
+        judge_reply("integer", row, "33", None, "stop", mode="strict", think_tags=DEFAULT_THINK_TAGS)
+
+
 def test_a_think_tag_may_be_named_as_it_is_written():
     for tag in ("plan", "<plan>", "\u25c1plan\u25b7"):
         assert integer("<plan>a</plan>\\boxed{33}", tags=(tag,)).extracted == 33
