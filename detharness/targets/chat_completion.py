@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -44,7 +43,7 @@ def read_reply(body: bytes, quote: Callable[[str], str]) -> tuple[Reply, str | N
     choice with a text or null.
     """
     try:
-        value = orjson.loads(body)  # Strict: no NaN, no lone surrogates, no invalid UTF-8.
+        value = orjson.loads(body)  # Strict: no NaN, no infinity, no lone surrogates.
     except orjson.JSONDecodeError:
         raise GenerationError("bad_response", "the reply is not whole JSON", retriable=True) from None
     choices = value.get("choices") if isinstance(value, dict) else None
@@ -99,10 +98,10 @@ def _token_ids(value: object) -> tuple[int, ...] | None:
 
 
 def _logprobs(value: object) -> tuple[float, ...] | None:
-    """The chosen tokens' logprobs, only if every token has a finite one."""
+    """The chosen tokens' logprobs, only if every token has one."""
     entries = value.get("content") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         return None
     found = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
     numbers = [float(one) for one in found if isinstance(one, int | float) and not isinstance(one, bool)]
-    return tuple(numbers) if len(numbers) == len(found) and all(map(math.isfinite, numbers)) else None
+    return tuple(numbers) if len(numbers) == len(found) else None

@@ -55,9 +55,8 @@ class TransformersGeneration:
         self._model = _load(location, _DTYPES[dtype])
         stated = parse_end_tokens(self._model.generation_config.eos_token_id, "the generation config")
         self._end_tokens = tuple(dict.fromkeys((*stated, *self._tokenizer.eos_token_ids)))
-        self._model.generation_config = (
-            GenerationConfig()
-        )  # A request says everything; no penalty slips in from a file.
+        # A request says everything; no penalty or filter slips in from a file.
+        self._model.generation_config = GenerationConfig()
         self._worker = ThreadPoolExecutor(1, "detharness-transformers")
         self._closed = threading.Event()
 

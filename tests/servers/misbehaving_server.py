@@ -238,9 +238,10 @@ BEHAVIOURS: dict[str, Any] = {
     "null": completion(None),
     "no-finish": completion(finish_reason=None),
     "bare": {"choices": [{"message": {"content": "33"}}]},
-    "odd-details": completion(token_ids=[1, True, "3"], logprobs=logprobs(-0.5, None))
-    | {"usage": {"prompt_tokens": "5"}},
-    "odder-details": completion(token_ids=[1.0], logprobs=logprobs("-inf", True)) | {"usage": []},
+    "odd-details": completion(token_ids=[1, True], logprobs=logprobs(-0.5, None)) | {"usage": {"prompt_tokens": "5"}},
+    "odder-details": completion(token_ids=[1, -3], logprobs=logprobs("-inf", -0.5)) | {"usage": []},
+    "oddest-details": completion(token_ids=[1.0], logprobs=logprobs(True)) | {"usage": {"completion_tokens": True}},
+    "infinite": _bytes(WHOLE.replace(b"12", b"1e400")),
     "429": _too_many,
     "429-date": _too_many_until_a_date,
     "429-soon": _too_many_until_soon,

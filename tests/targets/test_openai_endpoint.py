@@ -52,6 +52,7 @@ def ask(url, model, request=REQUEST, **options):
         ("like-vllm", Reply(GOOD.text, None, (7, 8, 2), "stop", 5, 7, (-0.5, -1.25, 0.0))),
         ("odd-details", Reply(GOOD.text, None, None, "stop")),
         ("odder-details", Reply(GOOD.text, None, None, "stop")),
+        ("oddest-details", Reply(GOOD.text, None, None, "stop")),
     ],
 )
 def test_a_reply_says_what_the_server_said_and_no_more(misbehaving_server, model, reply):
@@ -85,6 +86,7 @@ def test_a_reply_says_what_the_server_said_and_no_more(misbehaving_server, model
         ("invalid-utf8", "bad_response", True, "the reply is not whole JSON"),
         ("surrogate", "bad_response", True, "the reply is not whole JSON"),
         ("nan", "bad_response", True, "the reply is not whole JSON"),
+        ("infinite", "bad_response", True, "the reply is not whole JSON"),
         ("deep", "bad_response", True, "the reply is not whole JSON"),
         ("a-list", "bad_response", False, "the reply is not a chat completion: it has no list of choices"),
         ("no-choices", "bad_response", False, "the reply is not a chat completion: it has no list of choices"),
@@ -149,6 +151,7 @@ def test_a_request_says_what_was_asked_and_nothing_that_stands_at_its_default(mi
     ask(misbehaving_server.url + "/", "good")
     ask(misbehaving_server.url, "good", full)
     plain, asked = misbehaving_server.requests
+    assert plain["headers"]["accept-encoding"] == "identity"  # A small body must not unpack to a huge one.
     assert plain["path"] == asked["path"] == "/v1/chat/completions"
     base = {"model": "good", "stream": False}
     assert plain["body"] == {**base, "messages": REQUEST.messages, "max_tokens": 16, "temperature": 0.0}
