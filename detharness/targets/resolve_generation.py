@@ -29,11 +29,11 @@ def resolve_generation(
         from detharness.targets.engine_generation import EngineGeneration
 
         return EngineGeneration(EngineTarget(name, kernels, dtype, strict=strict))
-    if kind == "transformers" and name:
+    if kind == "hf" and name:
         from detharness.targets.transformers_generation import TransformersGeneration
 
         return TransformersGeneration(name, dtype)
     raise UsageError(
-        f"cannot ask {text!r}: a target is engine:MODEL, transformers:MODEL, or an OpenAI-compatible base URL "
+        f"cannot ask {text!r}: a target is engine:MODEL, hf:MODEL, or an OpenAI-compatible base URL "
         "(http.../v1); MODEL is a local folder, a .gguf file, a Hugging Face id in the local cache, or smollm2-135m"
     )

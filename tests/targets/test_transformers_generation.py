@@ -274,7 +274,7 @@ def test_a_model_without_a_chat_template_answers_no_conversation(tiny_folder):
 def test_each_form_of_a_target_opens_what_it_names(folder):
     options = {"kernels": "torch", "dtype": "fp32"}
     engine = resolve_generation(f"engine:{folder}", model=None, **options)
-    native = resolve_generation(f"transformers:{folder}", model=None, **options)
+    native = resolve_generation(f"hf:{folder}", model=None, **options)
     endpoint = resolve_generation("https://host/v1", model="m", **options)
     assert [type(one) for one in (engine, native, endpoint)] == [
         EngineGeneration,
@@ -288,7 +288,7 @@ def test_each_form_of_a_target_opens_what_it_names(folder):
 @pytest.mark.parametrize(
     ("text", "model", "sentence"),
     [
-        ("smollm2-135m", None, "a target is engine:MODEL, transformers:MODEL, or an OpenAI-compatible base URL"),
+        ("smollm2-135m", None, "a target is engine:MODEL, hf:MODEL, or an OpenAI-compatible base URL"),
         ("engine:", None, "a target is engine:MODEL"),
         ("transformers:", None, "a target is engine:MODEL"),
         ("ftp://host/v1", None, "a target is engine:MODEL"),

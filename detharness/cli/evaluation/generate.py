@@ -27,7 +27,7 @@ def generate(
     ] = None,
     target: Annotated[
         str,
-        typer.Option(help="engine:MODEL, transformers:MODEL, or an OpenAI-compatible base URL (http.../v1)."),
+        typer.Option(help="engine:MODEL, hf:MODEL, or an OpenAI-compatible base URL (http.../v1)."),
     ] = _DEFAULT_TARGET,
     model: Annotated[str | None, typer.Option(metavar="M", help="The model's name at an endpoint.")] = None,
     out: Annotated[
