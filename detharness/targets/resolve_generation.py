@@ -18,8 +18,8 @@ def resolve_generation(
     if kind in ("http", "https"):
         if not model:
             raise UsageError("an endpoint serves models by name: give --model beside --target")
-        from detharness.targets.http_client import Limits
-        from detharness.targets.openai_endpoint import OpenAIEndpoint
+        from detharness.targets.endpoint.http_client import Limits
+        from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 
         return OpenAIEndpoint(text, model, details=True, limits=Limits() if timeout is None else Limits(total=timeout))
     if model is not None:

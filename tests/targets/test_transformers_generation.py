@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from detharness.errors import CheckpointError, UsageError
 from detharness.targets import transformers_generation
+from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 from detharness.targets.engine import EngineTarget
 from detharness.targets.engine_generation import EngineGeneration
 from detharness.targets.generation import GenerationError, GenerationRequest
-from detharness.targets.openai_endpoint import OpenAIEndpoint
 from detharness.targets.resolve_generation import resolve_generation
 from detharness.targets.transformers_generation import TransformersGeneration
 

@@ -91,7 +91,7 @@ def grade(
 
 
 def _connect(url: str, model: str) -> GenerationTarget:
-    from detharness.targets.openai_endpoint import OpenAIEndpoint
+    from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 
     return OpenAIEndpoint(url, model)
 

@@ -12,8 +12,8 @@ from detharness.eval.generate.store import Store
 from detharness.eval.grade.command import grade
 from detharness.eval.grade.settings import GradeSettings, plan_grade
 from detharness.eval.runs import open_run
-from detharness.targets.http_client import Limits
-from detharness.targets.openai_endpoint import OpenAIEndpoint
+from detharness.targets.endpoint.http_client import Limits
+from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 
 SHORT = Limits(connect=5.0, stall=0.3, total=2.0, body=2**20)
 

@@ -244,7 +244,7 @@ class Judge:
     async def close(self):
         pass
 
-import detharness.targets.openai_endpoint as endpoint
+import detharness.targets.endpoint.openai_endpoint as endpoint
 endpoint.OpenAIEndpoint = Judge
 options = ("--judge", "http://127.0.0.1:1/v1", "--judge-model", "m", "--judge-concurrency", "1", "--json")
 done = CliRunner().invoke(evaluation, ["grade", sys.argv[1], *options])

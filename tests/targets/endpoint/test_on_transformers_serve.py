@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 from detharness.targets.engine import EngineTarget
 from detharness.targets.engine_generation import EngineGeneration
 from detharness.targets.generation import GenerationError, GenerationRequest, Reply
-from detharness.targets.openai_endpoint import OpenAIEndpoint
 
 PROMPTS = ("What is 2+3?", "Tell me a long story.")
 

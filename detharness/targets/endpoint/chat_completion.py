@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import orjson
 
+from detharness.targets.endpoint.http_client import server_message
 from detharness.targets.generation import GenerationError, GenerationRequest, Reply
-from detharness.targets.http_client import server_message
 
 _UNFINISHED = frozenset({"abort", "error"})  # The server gave up; what text there is, is not the model's answer.
 

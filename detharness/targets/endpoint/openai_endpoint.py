@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from detharness.errors import UsageError
-from detharness.targets.chat_completion import read_reply, request_body
-from detharness.targets.endpoint_address import KEY_VARIABLES, base_url, key_from_environment
+from detharness.targets.endpoint.address import KEY_VARIABLES, base_url, key_from_environment
+from detharness.targets.endpoint.chat_completion import read_reply, request_body
+from detharness.targets.endpoint.http_client import HttpClient, Limits
 from detharness.targets.generation import GenerationError, GenerationRequest, Message, Reply
-from detharness.targets.http_client import HttpClient, Limits
 
 # Who a server says owns its model -> the fields by which it tells more. Others may refuse a request for such a field.
 _MORE: Mapping[str, Mapping[str, Any]] = {

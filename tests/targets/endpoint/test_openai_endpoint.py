@@ -7,9 +7,9 @@ import socket
 import pytest
 
 from detharness.errors import UsageError
+from detharness.targets.endpoint.http_client import Limits
+from detharness.targets.endpoint.openai_endpoint import OpenAIEndpoint
 from detharness.targets.generation import GenerationError, GenerationRequest, Reply
-from detharness.targets.http_client import Limits
-from detharness.targets.openai_endpoint import OpenAIEndpoint
 from detharness.targets.resolve_generation import resolve_generation
 
 REQUEST = GenerationRequest(messages=[{"role": "user", "content": "What is 30 + 3?"}], max_tokens=16)
