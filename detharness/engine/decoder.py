@@ -25,8 +25,13 @@ from detharness.kernels.contract import (
     Precision,
 )
 
+HEAD = "linear.head"
+
 Observer = Callable[[int, str, Tensor], None]
-"""Called with (layer, operator, output rows [M, ...]); layer -1 is what stands outside the layers."""
+"""Called with (layer, operator, output rows [M, ...]); layer -1 is what stands outside the layers.
+
+``HEAD`` comes last and has one row for each of the step's logit rows, in their order.
+"""
 
 
 class Decoder:
@@ -161,6 +166,7 @@ class Decoder:
             observe(-1 if last else index + 1, "add_rms_norm.input", hidden)
         # Under row purity, dropping the rows nobody asked for cannot change the others; library kernels may.
         logits = kernels.linear(hidden[step.logit_rows], stack.head)
+        observe(-1, HEAD, logits)
         return logits.float()
 
 

@@ -16,7 +16,7 @@ from detharness.checkpoints.detokenize import IncrementalDetokenizer
 from detharness.checkpoints.tokenizer import Tokenizer
 from detharness.engine.batch import paged_batch
 from detharness.engine.blocks import BlockPool
-from detharness.engine.decoder import Decoder, Observer
+from detharness.engine.decoder import HEAD, Decoder, Observer
 from detharness.engine.outputs import Completion, RowGroup, RowKind, StepRecord, TokenLogprob
 from detharness.engine.pages import KVPages, resolve_num_blocks
 from detharness.engine.params import MAX_SEED, EngineConfig
@@ -187,6 +187,7 @@ class Engine:
         wanted = _LogitRows()
         for piece, first in zip(slices, batch.row_starts.tolist()[:-1], strict=True):
             wanted.add(piece, first)
+        rows = wanted.prompt_rows + wanted.sample_rows
         observer: Observer | None = None
         if observe is not None:
             names = [
@@ -195,10 +196,10 @@ class Engine:
                 for offset in range(len(group.token_ids))
             ]
 
-            def observer(layer: int, operator: str, rows: Tensor) -> None:
-                observe(self._step, names, layer, operator, rows)
+            def observer(layer: int, operator: str, output: Tensor) -> None:
+                seen = [names[row] for row in rows] if operator == HEAD else names
+                observe(self._step, seen, layer, operator, output)
 
-        rows = wanted.prompt_rows + wanted.sample_rows
         logits = self._decoder.forward(token_ids, batch, self._pages, torch.tensor(rows, dtype=torch.int64), observer)
         self._record_prompt(wanted, logits[: len(wanted.prompt_rows)])
         drawn = self._draw([piece.sequence for piece in wanted.sampling], logits[len(wanted.prompt_rows) :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import replace
@@ -189,10 +189,14 @@ class EngineTarget:
 
     @contextmanager
     def observe(
-        self, layer: int | None, operator: str | None, row: tuple[str, int] | None
+        self,
+        layer: int | None,
+        operator: str | None,
+        row: tuple[str, int] | None,
+        into: Callable[[Observation], None] | None = None,
     ) -> Iterator[list[Observation]]:
         """While open, collect operator output rows of every play; see the protocol."""
-        collector = _Collector(layer, operator, row)
+        collector = _Collector(layer, operator, row, into)
         self._observing.append(collector)
         try:
             yield collector.seen
@@ -217,11 +221,18 @@ class EngineTarget:
 
 
 class _Collector:
-    """Keeps the observations that match one ``observe`` call."""
+    """Takes the observations that match one ``observe`` call: into ``seen``, or to whoever wants them."""
 
-    def __init__(self, layer: int | None, operator: str | None, row: tuple[str, int] | None) -> None:
+    def __init__(
+        self,
+        layer: int | None,
+        operator: str | None,
+        row: tuple[str, int] | None,
+        into: Callable[[Observation], None] | None,
+    ) -> None:
         self._layer, self._operator, self._row = layer, operator, row
         self.seen: list[Observation] = []
+        self._take = self.seen.append if into is None else into
 
     def offer(self, step: int, names: Many[tuple[str, int, int]], layer: int, operator: str, rows: Tensor) -> None:
         if self._layer not in (None, layer) or self._operator not in (None, operator):
@@ -229,9 +240,7 @@ class _Collector:
         bits = rows.detach().contiguous().view(_BITS[rows.dtype]).numpy()
         for index, (request_id, sample_index, position) in enumerate(names):
             if self._row in (None, (request_id, position)):
-                self.seen.append(
-                    Observation(step, request_id, sample_index, position, layer, operator, bits[index].copy())
-                )
+                self._take(Observation(step, request_id, sample_index, position, layer, operator, bits[index].copy()))
 
 
 _BITS: Mapping[torch.dtype, torch.dtype] = {torch.float32: torch.int32, torch.bfloat16: torch.int16}

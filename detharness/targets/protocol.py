@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -119,9 +119,17 @@ class ScriptedTarget(Protocol):
         """Feed a recorded schedule to the model, step by step; logits [len(logit_rows), V] for each step."""
 
     def observe(
-        self, layer: int | None, operator: str | None, row: tuple[str, int] | None
+        self,
+        layer: int | None,
+        operator: str | None,
+        row: tuple[str, int] | None,
+        into: Callable[[Observation], None] | None = None,
     ) -> AbstractContextManager[list[Observation]]:
-        """While open, collect operator output rows; None means every one. ``row`` is (request id, position)."""
+        """While open, collect operator output rows; None means every one. ``row`` is (request id, position).
+
+        They come in the order in which they were computed: by step, by operator, by row. With ``into`` each is handed
+        to it and none is kept, for plays whose rows would fill the memory.
+        """
 
     def score(self, token_ids: Sequence[int]) -> list[float | None]:
         """Raw fp32 logprob of each token given those before it, in one prefill; None for the first."""

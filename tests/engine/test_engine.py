@@ -312,6 +312,25 @@ def test_observation_finds_the_asked_row_and_is_silent_outside(target):
     assert len(everything) == count
 
 
+def test_the_head_is_observed_last_and_only_for_rows_that_have_logits(target):
+    """Rows of a prompt but its last one have none; what is observed is what the token was drawn from."""
+    arrivals = [
+        Arrival(0, name, tokens, greedy(max_tokens=2), capture_logits=True)
+        for name, tokens in (("a", (1, 2, 3)), ("b", (4, 5)))
+    ]
+    taken = []
+    with target.observe(None, None, None, taken.append) as kept:
+        played = target.play(arrivals, EngineConfig(num_blocks=8))
+    assert kept == []
+    heads = [o for o in taken if o.operator == "linear.head"]
+    assert [(o.step, o.request_id, o.position) for o in heads] == [(0, "a", 2), (0, "b", 1), (1, "a", 3), (1, "b", 2)]
+    for row in heads:
+        logits = played.completions[row.request_id, 0].logits[row.step]
+        assert np.array_equal(row.bits, logits.view(np.int32))
+    last_of_step = {row.step: row.operator for row in taken}
+    assert last_of_step == {0: "linear.head", 1: "linear.head"}
+
+
 def test_score_is_the_logprob_of_each_token_given_those_before(target):
     tokens = (1, 2, 3, 4, 5)
     scores = target.score(tokens)
