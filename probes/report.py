@@ -1,27 +1,25 @@
-"""What the records say: ``report.json``, a pure function of the manifest and the rows. No clock, no path.
-
-A trial is one watched reply. Its axis verdict compares it with the reference that differs in that axis only; its
-prompt verdict compares it with the probe alone. "Diverged" means that any bit moved: a token, a chosen logprob, or
-any logit up to the first token that differs.
-"""
+"""What the records say: ``report.json``, a pure function of the manifest and the rows. No clock, no path."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from detharness.probes.axes import AXES
 from detharness.probes.combined import FACTORS
 from detharness.probes.covering import pairs_covered
+from detharness.probes.findings import (
+    Row,
+    add_up,
+    axis_findings,
+    joined_axis,
+    joint_status,
+    levels,
+    moved,
+    prompt_findings,
+    statistics,
+)
 from detharness.probes.wording import not_shown, summary
-from detharness.statistics.proportions import wilson_interval, zero_event_upper_bound
-from detharness.statistics.survival import survival_curve
-
-Row = Mapping[str, Any]
-
-# Firmest first: what a prompt's divergences are called is the firmest among them.
-_CLASSES = ("confident", "near_tie", "tie")
 
 
 def build_report(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
@@ -33,7 +31,7 @@ def build_report(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, 
         "verdict": joint_status([arm["verdict"] for arm in subjects]),
         "complete": all(arm["complete"] for arm in arms),
         "arms": arms,
-        "axes": {name: _joined([arm["axes"][name] for arm in subjects]) for name in AXES},
+        "axes": {name: joined_axis([arm["axes"][name] for arm in subjects]) for name in AXES},
         "amplified": manifest["amplified"],
         "effective_config": manifest["effective_config"],
         "environment": manifest["environment"],
@@ -42,16 +40,11 @@ def build_report(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, 
     return {**report, "summary": summary(report), "not_shown": not_shown(report)}
 
 
-def joint_status(statuses: Sequence[str]) -> str:
-    """diverged if any did, else identical if any is, else not_tested."""
-    return next((status for status in ("diverged", "identical") if status in statuses), "not_tested")
-
-
 def _arm(arm: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     solo = {row["prompt"]: row for row in rows if row["kind"] == "solo"}
     trials = [row for row in rows if row["kind"] == "trial"]
     compared = [row for row in trials if row["with_solo"]["tokens"] > 0]
-    diverged = [row for row in compared if _moved(row["comparison"]) or _moved(row["with_solo"])]
+    diverged = [row for row in compared if moved(row["comparison"]) or moved(row["with_solo"])]
     return {
         "name": arm["name"],
         "kernels": arm["kernels"],
@@ -61,153 +54,10 @@ def _arm(arm: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row
         "dtype": arm["dtype"],
         "complete": any(row["kind"] == "arm_complete" for row in rows),
         "verdict": "diverged" if diverged else "identical" if compared else "not_tested",
-        "prompts": [_prompt(p["id"], solo.get(p["id"]), compared) for p in manifest["prompts"]],
-        "axes": {name: _axis(name, arm["axes"], trials) for name in AXES},
+        "prompts": [prompt_findings(p["id"], solo.get(p["id"]), compared) for p in manifest["prompts"]],
+        "axes": {name: axis_findings(name, arm["axes"], trials) for name in AXES},
         "combined": _combined(compared),
-        "statistics": _statistics(compared, len(diverged)),
-    }
-
-
-def _moved(comparison: Row) -> bool:
-    return any(comparison[name] is not None for name in ("first_token", "first_logprob", "first_logits"))
-
-
-def _least(values: Sequence[int | None]) -> int | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _greatest(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _prompt(name: str, solo: Row | None, trials: Sequence[Row]) -> dict[str, Any]:
-    """One prompt over all of its trials, each against the solo reply, which counts as a trial of its own.
-
-    Indices are relative to the solo reply.
-    """
-    mine = [row for row in trials if row["prompt"] == name]
-    found = [(row["with_solo"], row["offset"]) for row in mine]
-    firsts = {
-        kind: _least([None if c[kind] is None else c[kind] + offset for c, offset in found])
-        for kind in ("first_token", "first_logprob", "first_logits")
-    }
-    parted = [comparison for comparison, _ in found if comparison["first_token"] is not None]
-    classes = [comparison["divergence_class"] for comparison in parted]
-    completions = _completions(solo, mine)
-    margins = [comparison["margin"] for comparison in parted if comparison["margin"] is not None]
-    return {
-        "id": name,
-        "trials": len(mine) + (solo is not None),
-        "unique_completions": len(completions),
-        "modal_count": max((completion["count"] for completion in completions), default=0),
-        "diverged": sum(_moved(comparison) for comparison, _ in found),
-        "first_token_divergence": firsts["first_token"],
-        "first_token_position": _least([comparison["position"] for comparison in parted]),
-        "first_logprob_divergence": firsts["first_logprob"],
-        "first_logits_divergence": firsts["first_logits"],
-        "max_logprob_gap": _greatest([comparison["max_logprob_gap"] for comparison, _ in found]),
-        "max_ulp": _greatest([comparison["max_ulp"] for comparison, _ in found]),
-        "margin_at_divergence": _greatest(margins),
-        "divergence_class": next((kind for kind in _CLASSES if kind in classes), None),
-        "completions": completions,
-    }
-
-
-def _completions(solo: Row | None, trials: Sequence[Row]) -> list[dict[str, Any]]:
-    """Distinct replies with their counts, the solo reply first, then by count; texts are of the longest one seen.
-
-    A reply that was cut short counts with the first longer one that it begins: it is no reply of its own.
-    """
-    if solo is None:
-        return []
-    head = solo["token_ids"]
-    replies = [(head, solo["text"])]
-    replies += [(head[: row["offset"]] + row["token_ids"], row["text"]) for row in trials]
-    groups: list[dict[str, Any]] = []
-    for tokens, text in sorted(replies, key=lambda reply: -len(reply[0])):
-        group = next((group for group in groups if group["tokens"][: len(tokens)] == tokens), None)
-        if group is None:
-            groups.append({"tokens": tokens, "count": 1, "text": text})
-        else:
-            group["count"] += 1
-    groups.sort(key=lambda group: (group["tokens"][: len(head)] != head, -group["count"]))
-    return [
-        {"count": group["count"], "text": group["text"], "parts_at": _parts_at(head, group["tokens"])}
-        for group in groups
-    ]
-
-
-def _parts_at(left: Sequence[int], right: Sequence[int]) -> int | None:
-    """First index at which two replies differ; None if one begins the other."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (mine, theirs) in pairs if mine != theirs), None)
-
-
-def _axis(name: str, played: Sequence[str], trials: Sequence[Row]) -> dict[str, Any]:
-    """One axis over the trials that exercised it and nothing else; the others prove nothing and are only counted."""
-    mine = [row for row in trials if row["axis"] == name]
-    exercised = [row for row in mine if row["exercised"] and not row["confounded"]]
-    confounded = [row for row in mine if row["exercised"] and row["confounded"]]
-    moved = [row for row in exercised if _moved(row["comparison"])]
-    # A level of which every trial was withdrawn leaves the axis open, whatever its milder levels found.
-    withdrawn = {row["level"] for row in confounded} - {row["level"] for row in exercised}
-    if moved or (exercised and not withdrawn):
-        reason = None
-    elif withdrawn:
-        reason = "not told apart"
-    elif mine or name in played:
-        reason = "not exercised"
-    else:
-        reason = "left out"
-    return {
-        "status": "diverged" if moved else "identical" if reason is None else "not_tested",
-        "reason": reason,
-        "trials": len(exercised),
-        "diverged": len(moved),
-        "diverged_tokens": sum(row["comparison"]["first_token"] is not None for row in exercised),
-        "confounded": len(confounded),
-        "not_exercised": len(mine) - len(exercised) - len(confounded),
-        "exercised": _add_up([row["exercised"] for row in exercised]),
-        "levels": _levels(exercised),
-        "first_token_divergence": _least([row["comparison"]["first_token"] for row in exercised]),
-        "first_logprob_divergence": _least([row["comparison"]["first_logprob"] for row in exercised]),
-        "max_logprob_gap": _greatest([row["comparison"]["max_logprob_gap"] for row in exercised]),
-        "max_ulp": _greatest([row["comparison"]["max_ulp"] for row in exercised]),
-    }
-
-
-def _levels(trials: Sequence[Row]) -> dict[str, dict[str, int]]:
-    levels: dict[str, dict[str, int]] = {}
-    for row in trials:
-        level = levels.setdefault(row["level"], {"trials": 0, "diverged": 0})
-        level["trials"] += 1
-        level["diverged"] += _moved(row["comparison"])
-    return levels
-
-
-def _add_up(counters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers add up, lists join as sets."""
-    total: dict[str, Any] = {}
-    for counter in counters:
-        for name, value in counter.items():
-            if isinstance(value, list):
-                total[name] = sorted({*total.get(name, []), *value})
-            else:
-                total[name] = total.get(name, 0) + value
-    return total
-
-
-def _joined(axes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One axis over the subject's arms."""
-    reasons = [axis["reason"] for axis in axes]
-    status = joint_status([axis["status"] for axis in axes])
-    return {
-        "status": status,
-        "reason": None if status != "not_tested" else next((r for r in reasons if r != "left out"), "left out"),
-        "trials": sum(axis["trials"] for axis in axes),
-        "diverged": sum(axis["diverged"] for axis in axes),
-        "diverged_tokens": sum(axis["diverged_tokens"] for axis in axes),
-        "exercised": _add_up([axis["exercised"] for axis in axes]),
+        "statistics": statistics(compared, len(diverged)),
     }
 
 
@@ -221,32 +71,11 @@ def _combined(trials: Sequence[Row]) -> dict[str, Any]:
     covered, pairs = pairs_covered(factors, FACTORS)
     return {
         "trials": len(mine),
-        "diverged": sum(_moved(row["comparison"]) for row in mine),
-        "levels": _levels(mine),
-        "exercised": _add_up([row["exercised"] for row in mine]),
+        "diverged": sum(moved(row["comparison"]) for row in mine),
+        "levels": levels(mine),
+        "exercised": add_up([row["exercised"] for row in mine]),
         "pairs_covered": covered,
         "pairs": pairs,
-    }
-
-
-def _statistics(trials: Sequence[Row], diverged: int) -> dict[str, Any]:
-    """Counts over all trials against the solo replies, and what they say about rates.
-
-    The intervals take trials as independent; trials of one prompt are not quite, which ``not_shown`` says.
-    """
-    tokens = [row["with_solo"]["first_token"] for row in trials]
-    parted = sum(first is not None for first in tokens)
-    curve = survival_curve([(row["with_solo"]["first_token"], row["with_solo"]["tokens"]) for row in trials])
-    return {
-        "tokens_compared": sum(row["with_solo"]["tokens"] for row in trials),
-        "trials": len(trials),
-        "diverged": diverged,
-        "non_finite_trials": sum(row["with_solo"]["non_finite"] for row in trials),
-        "rate_interval_95": list(wilson_interval(diverged, len(trials))) if trials else None,
-        "upper_bound_95": zero_event_upper_bound(len(trials)) if trials and not diverged else None,
-        "diverged_tokens": parted,
-        "token_rate_interval_95": list(wilson_interval(parted, len(trials))) if trials else None,
-        "survival": [asdict(point) for point in curve],
     }
 
 
