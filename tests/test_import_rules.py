@@ -39,7 +39,16 @@ EAGER: dict[str, frozenset[str]] = {
     "cli": frozenset({"errors"}),
 }
 # The engine as a target needs the engine at its top. So it is itself imported inside functions only.
-BEHIND_A_FUNCTION = frozenset({"targets.engine", "targets.engine_generation", "targets.transformers_generation"})
+BEHIND_A_FUNCTION = frozenset(
+    {
+        "targets.engine",
+        "targets.engine_generation",
+        "targets.transformers_model",
+        "targets.transformers_generation",
+        "targets.transformers_continuous",
+        "targets.transformers_probe",
+    }
+)
 
 NETWORK = "httpx"  # Only targets reach out; everything else works on what is here.
 

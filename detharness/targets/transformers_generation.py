@@ -1,7 +1,6 @@
 """transformers as a generation target: ``generate`` on the CPU, one request at a time, nothing shared between two.
 
-Prompts are rendered, and replies decoded, exactly as for the engine, so that only the computing differs. It is left as
-the library does it: where a vocabulary has padded rows, they may be drawn.
+Prompts are rendered, and replies decoded, exactly as for the engine (``transformers_model.py``).
 """
 
 from __future__ import annotations
@@ -10,82 +9,42 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr
-from io import StringIO
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from detharness.checkpoints.chat_template import DEFAULT_DATE, ChatTemplate, load_template_folder, load_template_gguf
-from detharness.checkpoints.checkpoint import model_digest
 from detharness.checkpoints.detokenize import IncrementalDetokenizer
-from detharness.checkpoints.end_tokens import parse_end_tokens
-from detharness.checkpoints.gguf_file import GgufFile
-from detharness.checkpoints.gguf_tokenizer import load_tokenizer_gguf
-from detharness.checkpoints.locate import ModelLocation, locate_model
-from detharness.checkpoints.tokenizer import Tokenizer, load_tokenizer_folder
+from detharness.checkpoints.tokenizer import Tokenizer
 from detharness.engine.params import MAX_SEED
-from detharness.errors import CheckpointError, DetharnessError, RequestError, UsageError
-from detharness.rendering.escape import one_line
+from detharness.errors import DetharnessError
 from detharness.targets.generation import GenerationError, GenerationRequest, Message, Reply
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from detharness.targets.transformers_model import TransformersModel
 
 
 class TransformersGeneration:
-    """``model`` (a folder, a ``.gguf`` file, an id in the local cache, or ``smollm2-135m``) in ``dtype`` fp32 or bf16.
-
-    Nothing is fetched, and no code that a model brings is run. UsageError or CheckpointError where it cannot be opened.
-    """
+    """``model`` in ``dtype``, as ``TransformersModel`` opens it."""
 
     accepts_images = False
 
     def __init__(self, model: str, dtype: str) -> None:
-        if dtype not in _DTYPES:
-            raise UsageError(f"transformers runs in {' or '.join(_DTYPES)} here, not in {dtype}")
-        location = locate_model(model)
-        self._name = model
-        self._dtype = dtype
-        self._location = location
-        self._digest = model_digest(location)
-        self._tokenizer, self._template = _prompting(location)
-        self._model = _load(location, _DTYPES[dtype])
-        stated = parse_end_tokens(self._model.generation_config.eos_token_id, "the generation config")
-        self._end_tokens = tuple(dict.fromkeys((*stated, *self._tokenizer.eos_token_ids)))
-        # A request says everything; no penalty or filter slips in from a file.
-        self._model.generation_config = GenerationConfig()
+        self._model = TransformersModel(model, dtype)
         self._worker = ThreadPoolExecutor(1, "detharness-transformers")
         self._closed = threading.Event()
 
     @property
     def context_length(self) -> int:
         """Tokens of the model's context, prompt and reply together."""
-        return int(self._model.config.get_text_config().max_position_embeddings)
+        return self._model.context_length
 
     def describe(self) -> dict[str, Any]:
-        """Digests, the precision, the version of transformers, and that requests are answered one by one."""
-        template = self._template
-        return {
-            "form": "transformers",
-            "model": self._name,
-            "kind": self._location.kind,
-            "model_digest": self._digest,
-            "tokenizer_digest": self._tokenizer.digest,
-            "eos_token_ids": list(self._end_tokens),
-            "context_length": self.context_length,
-            "chat_template": template and {"digest": template.digest, "date": DEFAULT_DATE.isoformat()},
-            "backend": f"transformers {transformers.__version__}",
-            "attention": self._model.config._attn_implementation,
-            "dtype": self._dtype,
-            "one_by_one": True,
-        }
+        """The model's description, and that requests are answered one by one."""
+        return {**self._model.describe(), "one_by_one": True}
 
     def count_prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens of the rendered conversation."""
-        return len(self._render(messages))
+        return len(self._model.render(messages))
 
     async def generate(self, request: GenerationRequest) -> Reply:
         """One reply, when those asked before have theirs. Cancelling it ends it at its next token."""
@@ -103,16 +62,11 @@ class TransformersGeneration:
         self._closed.set()
         await asyncio.to_thread(self._worker.shutdown)
 
-    def _render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        if self._template is None:
-            raise RequestError(f"{self._name} has no chat template: give a model that has one")
-        return self._template.render(messages, self._tokenizer).token_ids
-
     def _answer(self, request: GenerationRequest, ended: threading.Event) -> Reply:
         if ended.is_set() or self._closed.is_set():
             raise _closed()
         try:
-            prompt = self._render(request.messages)
+            prompt = self._model.render(request.messages)
         except DetharnessError as error:
             raise GenerationError("refused", str(error), retriable=False) from None
         room = self.context_length - len(prompt)
@@ -124,10 +78,10 @@ class TransformersGeneration:
             )
         ids = torch.tensor([prompt])
         logits = _RawLogits()
-        reading = _Reading(self._tokenizer, self._end_tokens, request.stop, logits, (ended, self._closed))
+        reading = _Reading(self._model.tokenizer, self._model.end_tokens, request.stop, logits, (ended, self._closed))
         with torch.random.fork_rng(devices=[]):  # The generator is the process's; it is put back as it was.
             torch.seed() if request.seed is None else torch.manual_seed(request.seed & MAX_SEED)
-            self._model.generate(
+            self._model.module.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 generation_config=self._config(request, min(room, request.max_tokens)),
@@ -146,7 +100,7 @@ class TransformersGeneration:
                 "top_k": request.top_k,  # 0 is all; left out, it would be 50.
                 "min_p": request.min_p or None,
             }
-        ends = list(self._end_tokens) or None
+        ends = list(self._model.end_tokens) or None
         return GenerationConfig(max_new_tokens=max_tokens, eos_token_id=ends, pad_token_id=0, **sampling)
 
 
@@ -213,34 +167,3 @@ class _Reading(StoppingCriteria):  # type: ignore[misc]
 
 def _closed() -> GenerationError:
     return GenerationError("closed", "the target was closed before the reply was whole", retriable=False)
-
-
-def _prompting(location: ModelLocation) -> tuple[Tokenizer, ChatTemplate | None]:
-    if location.kind == "safetensors":
-        return load_tokenizer_folder(location.path), load_template_folder(location.path)
-    file = GgufFile(location.path)
-    return load_tokenizer_gguf(file.reader), load_template_gguf(file.reader)
-
-
-def _load(location: ModelLocation, dtype: torch.dtype) -> Any:
-    """The model as transformers makes it of local files, if every weight is there."""
-    path = location.path
-    folder, options = (path, {}) if location.kind == "safetensors" else (path.parent, {"gguf_file": path.name})
-    try:
-        with redirect_stderr(StringIO()):  # Progress bars, of which not all can be switched off.
-            model, found = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
-    except Exception as error:  # It raises whatever it stumbles over.
-        raise CheckpointError(f"transformers cannot open {path}: {one_line(str(error)):.300}") from None
-    if missing := sorted(found["missing_keys"]):  # It would fill them at random and go on.
-        raise CheckpointError(
-            f"transformers finds {len(missing)} weights missing in {path}, first {missing[0]}: fetch the model again"
-        )
-    return model.eval()
