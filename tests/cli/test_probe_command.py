@@ -122,3 +122,19 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code():
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert "UsageError: unknown axis 'x'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "m"], "--model belongs to a server (http://HOST/v1), and this is an engine target"),
+        (["http://h/v1", "--model", "m", "--kernels", "torch"], "--kernels belongs to an engine target"),
+        (["http://h/v1", "--model", "m", "--strict"], "--strict belongs to an engine target"),
+        (["hf:m", "--page-size", "16"], "--page-size belongs to an engine target"),
+    ],
+)
+def test_an_option_of_another_kind_of_target_is_refused_by_name(arguments, message):
+    done = detharness("probe", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
