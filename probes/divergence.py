@@ -72,7 +72,8 @@ class Comparison:
 
     tokens: token indices compared. first_token, first_logprob, first_logits: first index at which the token, the
     chosen token's logprob bits, or any logits bit differ. position: absolute position of ``first_token``.
-    max_logprob_gap: widest gap between the chosen tokens' logprobs before the tokens part, in nats.
+    max_logprob_gap, median_logprob_gap: widest and median gap between the chosen tokens' logprobs before the tokens
+    part, in nats; the median is None where they part at once.
     max_ulp: largest distance of two logits in fp32 units in the last place. max_drift: largest difference of two
     logits; None where logits were not captured or are not finite. margin: top-2 gap of the reference row at
     ``first_token``. non_finite: whether a NaN or infinity stood in the rows compared.
@@ -84,6 +85,7 @@ class Comparison:
     first_logprob: int | None
     first_logits: int | None
     max_logprob_gap: float | None
+    median_logprob_gap: float | None
     max_ulp: int | None
     max_drift: float | None
     margin: float | None
@@ -124,6 +126,7 @@ def compare(reference: Observation, other: Observation, dtype: str) -> Compariso
         first_logprob=first_logprob,
         first_logits=logits.first,
         max_logprob_gap=_finite(float(gap.max(initial=0.0))),
+        median_logprob_gap=_finite(float(np.median(gap))) if gap.size else None,
         max_ulp=logits.max_ulp,
         max_drift=logits.max_drift,
         margin=margin,
@@ -211,10 +214,9 @@ def _margin(
         margin = _finite(float(reference.gaps[index]))
         return margin, ("tie" if margin == 0.0 and reference.greedy else None)
     row = reference.logits[index]
-    if row.size < 2 or not bool(np.isfinite(row).all()):
+    margin = _row_margin(row)
+    if margin is None:
         return None, None
-    second, best = np.partition(row, row.size - 2)[-2:].astype(np.float64)
-    margin = float(best - second)
     if not reference.greedy:
         return margin, None
     if margin == 0.0:
@@ -224,6 +226,21 @@ def _margin(
     bound = math.sqrt(_UNIT_ROUNDOFF[dtype]) * float(np.abs(row).max())
     near = margin <= min(2 * _row_drift(row, other.logits[index]), bound)
     return margin, ("near_tie" if near else "confident")
+
+
+def margins(observation: Observation) -> list[float | None]:
+    """Top-2 gap of each row: of its logits where they were captured, else of the logprobs; None where not finite."""
+    if observation.logits is None:
+        return [_finite(float(gap)) for gap in observation.gaps]
+    return [_row_margin(row) for row in observation.logits]
+
+
+def _row_margin(row: NDArray[np.float32]) -> float | None:
+    """Gap of the two largest logits; None for a row with a NaN or an infinity, or without a second."""
+    if row.size < 2 or not bool(np.isfinite(row).all()):
+        return None
+    second, best = np.partition(row, row.size - 2)[-2:].astype(np.float64)
+    return float(best - second)
 
 
 def _bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:

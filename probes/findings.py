@@ -52,12 +52,15 @@ def prompt_findings(name: str, solo: Row | None, trials: Sequence[Row]) -> dict[
     parted = [comparison for comparison, _ in found if comparison["first_token"] is not None]
     classes = [comparison["divergence_class"] for comparison in parted]
     completions = _completions(solo, mine)
+    replies = len(mine) + (solo is not None)
+    modal = max((completion["count"] for completion in completions), default=0)
     margins = [comparison["margin"] for comparison in parted if comparison["margin"] is not None]
     return {
         "id": name,
-        "trials": len(mine) + (solo is not None),
+        "trials": replies,
         "unique_completions": len(completions),
-        "modal_count": max((completion["count"] for completion in completions), default=0),
+        "modal_count": modal,
+        "minority": minority(replies - modal, replies),
         "diverged": sum(moved(comparison) for comparison, _ in found),
         "first_token_divergence": firsts["first_token"],
         "first_token_position": _least([comparison["position"] for comparison in parted]),
@@ -69,6 +72,14 @@ def prompt_findings(name: str, solo: Row | None, trials: Sequence[Row]) -> dict[
         "divergence_class": next((kind for kind in _CLASSES if kind in classes), None),
         "completions": completions,
     }
+
+
+def minority(count: int, replies: int) -> dict[str, Any] | None:
+    """How many of ``replies`` replies to one prompt are not the commonest one, as a rate with its bounds."""
+    if not replies:
+        return None
+    interval = wilson_interval(count, replies)
+    return {"count": count, "n": replies, "rate": count / replies, "interval_95": list(interval)}
 
 
 def _completions(solo: Row | None, trials: Sequence[Row]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from detharness.probes.axes import AXES
 from detharness.probes.combined import FACTORS
 from detharness.probes.covering import pairs_covered
+from detharness.probes.divergence_rows import divergence_rows
 from detharness.probes.findings import (
     Row,
     add_up,
@@ -28,6 +29,7 @@ def build_report(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, 
     subjects = [arm for arm in arms if arm["role"] == "subject"]
     report = {
         "schema": manifest["schema"],
+        "kind": "engine",
         "verdict": joint_status([arm["verdict"] for arm in subjects]),
         "complete": all(arm["complete"] for arm in arms),
         "arms": arms,
@@ -58,6 +60,7 @@ def _arm(arm: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row
         "axes": {name: axis_findings(name, arm["axes"], trials) for name in AXES},
         "combined": _combined(compared),
         "statistics": statistics(compared, len(diverged)),
+        "divergences": divergence_rows(rows),
     }
 
 

@@ -15,7 +15,8 @@ from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
 from detharness.probes.bench import Bench
-from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits
+from detharness.probes.contexts import parting
+from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits, margins
 from detharness.probes.interrupts import Interrupts
 from detharness.probes.report import build_report
 from detharness.probes.scenario import Played, Probe, Reference, Scenario, Watch, solo_key
@@ -214,10 +215,12 @@ class _ArmRun:
         counters = self._counters(watch, played, comparison)
         confounded = watch.premise is not None and self._premise_fails(watch, watch.premise)
         completion = played.result.completions[watch.request_id, 0]
-        text = completion.text
-        if watch.offset:  # The reply began in the prompt: its text is that of both together.
-            head = self._seen[solo_key(watch.probe_id), watch.probe_id].token_ids[: watch.offset]
-            text = self._target.detokenize(head + completion.token_ids)
+        text = self._text(watch.probe_id, played, watch.request_id, watch.offset)
+        context = None
+        if comparison.first_token is not None:
+            begins_at = watch.offset - reference.offset
+            theirs_played = self._played[reference.scenario]
+            context = parting(self._text(watch.probe_id, theirs_played, reference.request_id, begins_at), text)
         return {
             "kind": "trial",
             "arm": self._arm.name,
@@ -233,9 +236,18 @@ class _ArmRun:
             "confounded": confounded,
             "comparison": comparison.as_record(),
             "with_solo": with_solo.as_record(),
+            "context": context,
             "config": played.scenario.config.as_record(),
             **_reply_fields(completion, mine, text),
         }
+
+    def _text(self, probe_id: str, played: Played, request_id: str, begins_at: int) -> str:
+        """A reply's text from the first token of the solo reply on; the prompt may hold ``begins_at`` tokens of it."""
+        completion = played.result.completions[request_id, 0]
+        if not begins_at:
+            return completion.text
+        head = self._seen[solo_key(probe_id), probe_id].token_ids[:begins_at]
+        return self._target.detokenize(head + completion.token_ids)
 
     def _premise_fails(self, watch: Watch, premise: Reference) -> bool:
         alone = self._seen[solo_key(watch.probe_id), watch.probe_id].from_token(premise.offset)
@@ -260,6 +272,7 @@ def _reply_fields(completion: Completion, observation: Observation, text: str) -
     return {
         "token_ids": list(completion.token_ids),
         "logprob_bits": logprob_bits(observation),
+        "margins": margins(observation),
         "text": text,
         "finish_reason": completion.finish_reason,
         "cached_tokens": completion.cached_tokens,

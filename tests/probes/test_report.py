@@ -37,6 +37,8 @@ def test_a_prompt_counts_its_replies_and_names_the_first_difference(mini_target,
         # Solo, and sizes 2, 3, 5 and 9, each of which counts its rows and so gives another reply.
         assert prompt["trials"] == prompt["unique_completions"] == 5
         assert prompt["modal_count"] == 1
+        assert (prompt["minority"]["count"], prompt["minority"]["n"], prompt["minority"]["rate"]) == (4, 5, 0.8)
+        assert prompt["minority"]["interval_95"][0] < 0.8 < prompt["minority"]["interval_95"][1]
         assert prompt["first_token_divergence"] == 0
         assert prompt["completions"][0]["parts_at"] is None
         assert all(reply["parts_at"] == 0 for reply in prompt["completions"][1:])
