@@ -10,12 +10,13 @@ import math
 from statistics import NormalDist
 
 
-def wilson_interval(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(events: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval (low, high) for a rate, two-sided, without continuity correction.
 
     (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n). Chosen because it keeps its coverage near 0 and 1,
     where reproducibility lives. E. B. Wilson, "Probable inference, the law of succession, and statistical
-    inference", JASA 22 (1927). ValueError without trials or for a count outside them.
+    inference", JASA 22 (1927). Counts may be fractions: an effective sample size is one. ValueError without trials or
+    for a count outside them.
     """
     _check(events, trials, confidence)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
@@ -41,7 +42,7 @@ def zero_event_upper_bound(trials: int, confidence: float = 0.95) -> float:
     return -math.expm1(math.log1p(-confidence) / trials)
 
 
-def _check(events: int, trials: int, confidence: float) -> None:
+def _check(events: float, trials: float, confidence: float) -> None:
     if trials < 1:
         raise ValueError(f"a rate needs at least one trial, got {trials}")
     if not 0 <= events <= trials:
