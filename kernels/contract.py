@@ -19,7 +19,7 @@ from torch import Tensor
 
 from detharness.errors import BackendWarning, UsageError
 
-KernelName = Literal["torch", "invariant"]
+KernelName = Literal["torch", "invariant", "mutant"]
 Backend = Literal["auto", "cpp", "pytorch"]
 
 OPERATORS = (
@@ -181,7 +181,8 @@ class KernelSet(ABC):
     """One implementation of every operator in ``OPERATORS``.
 
     Activations are fp32 or bf16, [M, ...] with M rows; accumulation is fp32. ``name`` is the policy ("torch" is
-    the library default, "invariant" is row-pure), ``backend`` how it is built; both appear in every report.
+    the library default, "invariant" is row-pure, "mutant" is faulty on purpose and has no way in by name), ``backend``
+    how it is built, or which mutant it is; both appear in every report.
     """
 
     name: KernelName

@@ -22,7 +22,7 @@ from detharness.engine.replay import replay
 from detharness.engine.sequence import Request
 from detharness.errors import RequestError, UsageError
 from detharness.kernels.certify import require_certificate
-from detharness.kernels.contract import Backend, kernel_set, precision
+from detharness.kernels.contract import Backend, KernelSet, kernel_set, precision
 from detharness.targets.protocol import (
     Arrival,
     EngineConfig,
@@ -34,12 +34,15 @@ from detharness.targets.protocol import (
 
 
 class EngineTarget:
-    """A checkpoint under one kernel set and dtype. Siblings made by ``with_kernels`` share loaded weights."""
+    """A checkpoint under one kernel set and dtype. Siblings made by ``with_kernels`` share loaded weights.
+
+    ``kernels`` is a name, or a kernel set of somebody else's or a mutant, which claims nothing and has no certificate.
+    """
 
     def __init__(
         self,
         model: str,
-        kernels: str,
+        kernels: str | KernelSet,
         dtype: str,
         *,
         kernel_backend: Backend = "auto",
@@ -52,7 +55,9 @@ class EngineTarget:
         self._checkpoints = {} if checkpoints is None else checkpoints
         self._strict = strict
         # Strict: no second choice where C++ cannot be built, and no kernels that fail their certificate.
-        self._kernel_set = kernel_set(kernels, "cpp" if strict and kernel_backend == "auto" else kernel_backend)
+        named = "cpp" if strict and kernel_backend == "auto" else kernel_backend
+        self._given = kernels if isinstance(kernels, KernelSet) else None
+        self._kernel_set = kernel_set(kernels, named) if isinstance(kernels, str) else kernels
         self._precision = precision(dtype)
         held = str(self._precision.activations)
         if held not in self._checkpoints:
@@ -76,7 +81,7 @@ class EngineTarget:
     @cached_property
     def certificate(self) -> dict[str, Any] | None:
         """Id and status of what the bit probes of this host found, probed now if never before."""
-        if self._kernel_set.name == "torch":
+        if self._given is not None or self._kernel_set.name == "torch":  # Neither claims row purity.
             return None
         found = require_certificate(self._kernel_set, strict=self._strict)
         return {"id": found.id, "status": found.status}
@@ -103,11 +108,11 @@ class EngineTarget:
         """Ids below this are real tokens; rows of the embedding above it are padding and never drawn."""
         return min(self.checkpoint.tokenizer.vocab_size, self.checkpoint.config.vocab_size)
 
-    def with_kernels(self, kernels: str, dtype: str | None = None) -> EngineTarget:
-        """The same checkpoint under another kernel set (and dtype)."""
+    def with_kernels(self, kernels: str | KernelSet, dtype: str | None = None) -> EngineTarget:
+        """The same checkpoint under another kernel set (and dtype); the name of a given set goes on meaning that set."""
         return EngineTarget(
             self.model,
-            kernels,
+            self._given if self._given is not None and kernels == self._given.name else kernels,
             dtype or self.dtype,
             kernel_backend=self._kernel_backend,
             checkpoints=self._checkpoints,

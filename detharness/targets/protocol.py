@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from detharness.engine.params import (
     PrefixCaching,
     SamplingParams,
 )
+
+if TYPE_CHECKING:
+    from detharness.kernels.contract import KernelSet
 
 __all__ = [
     "DTYPES",
@@ -72,7 +75,7 @@ class ScriptedTarget(Protocol):
 
     @property
     def kernels(self) -> str:
-        """The kernel set's name, "torch" or "invariant"."""
+        """The kernel set's name: "torch", "invariant", or "mutant" for one that is faulty on purpose."""
 
     @property
     def backend(self) -> str:
@@ -80,7 +83,7 @@ class ScriptedTarget(Protocol):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """{"id", "status"} of the kernels' certificate on this host; None for library defaults, which claim nothing."""
+        """{"id", "status"} of the kernels' certificate on this host; None for kernels that do not claim row purity."""
 
     @property
     def dtype(self) -> str:
@@ -94,8 +97,11 @@ class ScriptedTarget(Protocol):
     def vocab_size(self) -> int:
         """Ids below this are real tokens."""
 
-    def with_kernels(self, kernels: str, dtype: str | None = None) -> ScriptedTarget:
-        """The same checkpoint under another kernel set (and dtype); weights are shared where possible."""
+    def with_kernels(self, kernels: str | KernelSet, dtype: str | None = None) -> ScriptedTarget:
+        """The same checkpoint under another kernel set (and dtype); weights are shared where possible.
+
+        By name, or a kernel set of somebody else's: a mutant, a kernel under test.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Model digest, tokenizer digest, family, notes: what belongs in a manifest."""
