@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-pytest_plugins = ["misbehaving_server", "transformers_serve"]
+pytest_plugins = ["misbehaving_server", "scripted_server", "transformers_serve"]
 
 VOCAB = 264  # 256 bytes, one end token, and seven padded rows that must never be drawn.
 EOS = 256

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self, cast
 
 import pytest
 
@@ -44,14 +45,27 @@ class Handler(BaseHTTPRequestHandler):
     """One connection. ``server.ends`` is set when the fixture goes, and ends what waits."""
 
     protocol_version = "HTTP/1.1"
-    server: MisbehavingServer
+    server: Server
 
     def log_message(self, *arguments: object) -> None:
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """The list of models, or none below another base than /v1."""
+        """Keep the request, and answer."""
         self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": None})
+        with self.unless_the_client_left():
+            self.get()
+
+    def do_POST(self) -> None:
+        """Keep the request, and answer."""
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(content)
+        self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
+        with self.unless_the_client_left():
+            self.post(content, body)
+
+    def get(self) -> None:
+        """The list of models, or none below another base than /v1."""
         status = {
             "/v1/models": 200,
             "/down/v1/models": 503,
@@ -67,28 +81,35 @@ class Handler(BaseHTTPRequestHandler):
                 card.update(owned_by="vllm", max_model_len=4096)
         self.send(200, {"object": "list", "data": cards})
 
-    def do_POST(self) -> None:
+    def post(self, content: bytes, body: dict[str, Any]) -> None:
         """A chat completion, or what the model's name asks for instead."""
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.loads(content)
-        self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
         name, digest = body["model"], hashlib.sha256(content).digest()
-        with self.server.lock:
-            self.server.seen[digest] += 1
+        server = cast(MisbehavingServer, self.server)
+        with server.lock:
+            server.seen[digest] += 1
             if name.endswith("-once"):
-                name = name.removesuffix("-once") if self.server.seen[digest] == 1 else "good"
+                name = name.removesuffix("-once") if server.seen[digest] == 1 else "good"
         if name == "mixed":
             name = MIXED[digest[0] % len(MIXED)]
+        self.misbehave(name)
+
+    def misbehave(self, name: str) -> None:
+        """Answer as ``name`` of BEHAVIOURS does; 404 where there is none."""
         behaviour = BEHAVIOURS.get(name, 404)
+        if callable(behaviour):
+            behaviour(self)
+        elif isinstance(behaviour, int):
+            self.send(behaviour, {"error": {"message": f"this is status {behaviour}"}})
+        else:
+            self.send(200, behaviour)
+
+    @contextmanager
+    def unless_the_client_left(self) -> Iterator[None]:
+        """Write as long as somebody reads."""
         try:
-            if callable(behaviour):
-                behaviour(self)
-            elif isinstance(behaviour, int):
-                self.send(behaviour, {"error": {"message": f"this is status {behaviour}"}})
-            else:
-                self.send(200, behaviour)
+            yield
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # The client left, as it should.
+            self.close_connection = True
 
     def send(
         self, status: int, body: Any, *, kind: str = "application/json", length: int | None = None, **headers: str
@@ -290,18 +311,18 @@ BEHAVIOURS: dict[str, Any] = {
 MIXED = ("good", "429", "500", "silent", "cut-by-length", "null", "html", "drips", "length")
 
 
-class MisbehavingServer(ThreadingHTTPServer):
-    """Serves in threads of its own on a free port."""
+class Server(ThreadingHTTPServer):
+    """Serves in threads of its own on a free port, from ``with`` to its end."""
 
     daemon_threads = True
     request_queue_size = 1024  # Bursts are accepted at once.
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, handler: type[Handler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
         self.requests: list[dict[str, Any]] = []
-        self.seen: Counter[bytes] = Counter()
         self.lock = threading.Lock()
         self.ends = threading.Event()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
     def host(self) -> str:
@@ -313,15 +334,27 @@ class MisbehavingServer(ThreadingHTTPServer):
         """The base URL."""
         return f"{self.host}/v1"
 
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ends.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class MisbehavingServer(Server):
+    """``seen``: how often each body came."""
+
+    def __init__(self) -> None:
+        super().__init__(Handler)
+        self.seen: Counter[bytes] = Counter()
+
 
 @pytest.fixture
 def misbehaving_server() -> Iterator[MisbehavingServer]:
     """A fresh server."""
-    server = MisbehavingServer()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.ends.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with MisbehavingServer() as server:
+        yield server
