@@ -109,7 +109,7 @@ class EngineTarget:
         return min(self.checkpoint.tokenizer.vocab_size, self.checkpoint.config.vocab_size)
 
     def with_kernels(self, kernels: str | KernelSet, dtype: str | None = None) -> EngineTarget:
-        """The same checkpoint under another kernel set (and dtype); the name of a given set goes on meaning that set."""
+        """The same checkpoint under another kernel set (and dtype); a given set goes by its name from then on."""
         return EngineTarget(
             self.model,
             self._given if self._given is not None and kernels == self._given.name else kernels,
