@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detharness.probes.axes import AXES
 from detharness.probes.bench import Bench
 from detharness.probes.combined import asked_limits, combined_scenario, named_scenario, rows, traffic_scenario
 from detharness.probes.depth import ArmDepth
-from detharness.probes.scenario import Scenario, merge, solo_key
+from detharness.probes.scenario import Probe, Sample, Scenario, merge, solo_key
 from detharness.probes.traffic.script import Script
 
 
@@ -41,8 +41,37 @@ def arm_scenarios(
     if script is not None:
         traffic = script.traffic(bench)
         plays.append(traffic_scenario(bench, "traffic/script", "script", traffic, asked_limits(bench, traffic)))
-    solo = {solo_key(probe.id) for probe in bench.probes}
+    solo = {solo_key(probe.id) for probe in (*bench.probes, *bench.twins)}
     return [scenario for scenario in merge(plays) if scenario.key not in solo]
+
+
+def watched_twins(bench: Bench, scenarios: Sequence[Scenario]) -> list[Probe]:
+    """The sampled twins that some watch speaks of: their solo replies are needed too."""
+    watched = {watch.probe_id for scenario in scenarios for watch in scenario.watches}
+    return [twin for twin in bench.twins if twin.id in watched]
+
+
+def looked_at(scenarios: Sequence[Scenario]) -> Mapping[str, Mapping[Sample, str]]:
+    """By scenario: every sample that is compared or compared with, and the probe it repeats."""
+    found: dict[str, dict[Sample, str]] = {scenario.key: {} for scenario in scenarios}
+    for scenario in scenarios:
+        for watch in scenario.watches:
+            found[scenario.key][watch.request_id, watch.sample] = watch.probe_id
+            for held in (watch.reference, watch.premise):
+                if held is not None and held.scenario in found:
+                    found[held.scenario][held.request_id, held.sample] = watch.probe_id
+    return found
+
+
+def last_uses(scenarios: Sequence[Scenario]) -> Mapping[str, int]:
+    """By scenario: the index of the last one that is compared with it, its own if none is."""
+    last = {scenario.key: index for index, scenario in enumerate(scenarios)}
+    for index, scenario in enumerate(scenarios):
+        for watch in scenario.watches:
+            for held in (watch.reference, watch.premise):
+                if held is not None and held.scenario in last:
+                    last[held.scenario] = max(index, last[held.scenario])
+    return last
 
 
 def foreseen_cost(
@@ -55,5 +84,6 @@ def foreseen_cost(
 def _cost(bench: Bench, depth: ArmDepth, trials: int, generator: str | None, script: Script | None) -> int:
     replies = {probe.id: (0,) * probe.sampling.max_tokens for probe in bench.probes}
     guess = replace(bench, replies=replies, baseline_threads=bench.host_threads)
-    solo = sum(bench.solo(probe).cost for probe in bench.probes)
-    return solo + sum(scenario.cost for scenario in arm_scenarios(guess, depth, trials, generator, script))
+    plays = arm_scenarios(guess, depth, trials, generator, script)
+    alone = [*bench.probes, *watched_twins(bench, plays)]
+    return sum(bench.solo(probe).cost for probe in alone) + sum(scenario.cost for scenario in plays)

@@ -64,6 +64,16 @@ class Bench:
         """``count`` probes by length of prompt: several copies of a long one are mostly prefill. None: all of them."""
         return tuple(sorted(self.probes, key=lambda probe: len(probe.token_ids)))[:count]
 
+    @property
+    def twins(self) -> tuple[Probe, ...]:
+        """The sampled twins of the greedy probes."""
+        return tuple(probe.twin() for probe in self.probes if probe.greedy)
+
+    def sampling(self, count: int | None) -> tuple[Probe, ...]:
+        """``count`` probes that sample, by length of prompt: those asked to, and the twins of the others."""
+        ours = tuple(probe.twin() if probe.greedy else probe for probe in self.probes)
+        return tuple(sorted(ours, key=lambda probe: len(probe.token_ids)))[:count]
+
     def horizon(self, tokens: int | None) -> int:
         """The longest reply asked for, cut to ``tokens``."""
         longest = max(probe.sampling.max_tokens for probe in self.probes)

@@ -55,13 +55,24 @@ def _arm(arm: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row
         "certificate": next((row["certificate"] for row in solo.values()), None),
         "dtype": arm["dtype"],
         "complete": any(row["kind"] == "arm_complete" for row in rows),
-        "verdict": "diverged" if diverged else "identical" if compared else "not_tested",
-        "prompts": [prompt_findings(p["id"], solo.get(p["id"]), compared) for p in manifest["prompts"]],
+        "verdict": _verdict(trials),
+        "prompts": [
+            prompt_findings(prompt["id"], solo.get(prompt["id"]), compared)
+            for prompt in manifest["prompts"]
+            if prompt.get("twin_of") is None or prompt["id"] in solo  # Twins play only where an axis watches them.
+        ],
         "axes": {name: axis_findings(name, arm["axes"], trials) for name in AXES},
         "combined": _combined(compared),
         "statistics": statistics(compared, len(diverged)),
         "divergences": divergence_rows(rows),
     }
+
+
+def _verdict(trials: Sequence[Row]) -> str:
+    pairs = [(row["comparison"], row["with_solo"]) for row in trials]
+    if any(moved(comparison) for pair in pairs for comparison in pair):
+        return "diverged"
+    return "identical" if any(comparison["tokens"] for pair in pairs for comparison in pair) else "not_tested"
 
 
 def _combined(trials: Sequence[Row]) -> dict[str, Any]:

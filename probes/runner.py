@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from detharness.errors import DetharnessError
-from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost
+from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost, last_uses, looked_at, watched_twins
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
 from detharness.probes.bench import Bench
@@ -19,7 +19,7 @@ from detharness.probes.contexts import parting
 from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits, margins
 from detharness.probes.interrupts import Interrupts
 from detharness.probes.report import build_report
-from detharness.probes.scenario import Played, Probe, Reference, Scenario, Watch, solo_key
+from detharness.probes.scenario import Played, Probe, Reference, Sample, Scenario, Watch, solo_key
 from detharness.probes.settings import Arm, Plan
 from detharness.records.jsonl import JsonlWriter
 from detharness.records.run_folder import RunFolder
@@ -118,8 +118,8 @@ class _ArmRun:
         self._bench = fitted(replace(bench, config=replace(bench.config, dtype=arm.dtype)), plan.depths[arm.name])
         self._journal = journal
         self._advance = advance
-        self._greedy = {probe.id: probe.sampling.temperature == 0 for probe in bench.probes}
-        self._seen: dict[tuple[str, str], Observation] = {}
+        self._greedy = {probe.id: probe.greedy for probe in (*bench.probes, *bench.twins)}
+        self._seen: dict[tuple[str, str, int], Observation] = {}
         self._played: dict[str, Played] = {}
 
     def play(self, interrupts: Interrupts) -> None:
@@ -130,23 +130,29 @@ class _ArmRun:
             self._play_solo(probe)
         bench = replace(
             self._bench,
-            replies={probe.id: self._seen[solo_key(probe.id), probe.id].token_ids for probe in self._bench.probes},
+            replies={probe.id: self._solo(probe.id).token_ids for probe in self._bench.probes},
             baseline_threads=self._played[solo_key(self._bench.probes[0].id)].result.trace[0].threads,
         )
         plan = self._plan
         scenarios = arm_scenarios(bench, plan.depths[self._arm.name], plan.settings.trials, plan.generator, plan.script)
-        referenced = {watch.reference.scenario for scenario in scenarios for watch in scenario.watches}
-        for scenario in scenarios:
+        for twin in watched_twins(bench, scenarios):
             if interrupts.asked:
                 return
-            self._play_watched(scenario, keep=scenario.key in referenced)
+            self._play_solo(twin)
+        looked, last_use = looked_at(scenarios), last_uses(scenarios)
+        for index, scenario in enumerate(scenarios):
+            if interrupts.asked:
+                return
+            self._play_watched(scenario, looked[scenario.key])
+            # Logits rows are large: what nothing more is compared with is forgotten. Solo replies stay.
+            self._drop([held.key for held in scenarios[: index + 1] if last_use[held.key] == index])
         self._journal.add({"kind": "arm_complete", "arm": self._arm.name})
 
     def _play_solo(self, probe: Probe) -> None:
         played = self._run(self._bench.solo(probe))
-        self._observe(played, {probe.id: probe.id})
+        self._observe(played, {(probe.id, 0): probe.id})
         completion = played.result.completions[probe.id, 0]
-        observation = self._seen[solo_key(probe.id), probe.id]
+        observation = self._solo(probe.id)
         self._journal.add(
             {
                 "kind": "solo",
@@ -159,26 +165,24 @@ class _ArmRun:
             }
         )
 
-    def _play_watched(self, scenario: Scenario, *, keep: bool) -> None:
+    def _play_watched(self, scenario: Scenario, looked_at: Mapping[Sample, str]) -> None:
         played = self._run(scenario)
-        self._observe(
-            played, {watch.request_id: watch.probe_id for watch in scenario.watches} | self._probe_ids(played)
-        )
+        self._observe(played, looked_at)
         for watch in scenario.watches:
             self._journal.add(self._trial(watch, played))
-        for name in [name for name in self._seen if name[0] == scenario.key]:
-            if not keep:
-                del self._seen[name]
-        if not keep:
-            del self._played[scenario.key]
 
-    def _probe_ids(self, played: Played) -> dict[str, str]:
-        """Requests called after a probe, which may serve as references without being watched."""
-        return {
-            arrival.request_id: arrival.request_id
-            for arrival in played.scenario.arrivals
-            if arrival.request_id in self._greedy
-        }
+    def _solo(self, probe_id: str) -> Observation:
+        return self._seen[solo_key(probe_id), probe_id, 0]
+
+    def _reference(self, reference: Reference) -> Observation:
+        held = self._seen[reference.scenario, reference.request_id, reference.sample]
+        return held.from_token(reference.offset)
+
+    def _drop(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            del self._played[key]
+        for name in [name for name in self._seen if name[0] in keys]:
+            del self._seen[name]
 
     def _run(self, scenario: Scenario) -> Played:
         started = time.perf_counter()
@@ -197,30 +201,31 @@ class _ArmRun:
         self._played[scenario.key] = played
         return played
 
-    def _observe(self, played: Played, probe_of: dict[str, str]) -> None:
-        for request_id, probe_id in probe_of.items():
-            completion = played.result.completions[request_id, 0]
+    def _observe(self, played: Played, probe_of: Mapping[Sample, str]) -> None:
+        for (request_id, sample), probe_id in probe_of.items():
+            completion = played.result.completions[request_id, sample]
             observation = Observation.of(completion, greedy=self._greedy[probe_id])
-            self._seen[played.scenario.key, request_id] = observation
+            self._seen[played.scenario.key, request_id, sample] = observation
 
     def _trial(self, watch: Watch, played: Played) -> dict[str, Any]:
-        mine = self._seen[played.scenario.key, watch.request_id]
+        mine = self._seen[played.scenario.key, watch.request_id, watch.sample]
         reference = watch.reference
-        theirs = self._seen[reference.scenario, reference.request_id].from_token(reference.offset)
-        solo = self._seen[solo_key(watch.probe_id), watch.probe_id].from_token(watch.offset)
-        comparison = compare(theirs, mine, self._arm.dtype)
+        comparison = compare(self._reference(reference), mine, self._arm.dtype)
         with_solo = comparison
-        if reference.scenario != solo_key(watch.probe_id):
-            with_solo = compare(solo, mine, self._arm.dtype)
+        if watch.sample and not self._greedy[watch.probe_id]:
+            nothing = mine.from_token(len(mine.token_ids))  # The solo reply is another sample: other noise.
+            with_solo = compare(nothing, nothing, self._arm.dtype)
+        elif reference.scenario != solo_key(watch.probe_id):
+            with_solo = compare(self._solo(watch.probe_id).from_token(watch.offset), mine, self._arm.dtype)
         counters = self._counters(watch, played, comparison)
         confounded = watch.premise is not None and self._premise_fails(watch, watch.premise)
-        completion = played.result.completions[watch.request_id, 0]
-        text = self._text(watch.probe_id, played, watch.request_id, watch.offset)
+        completion = played.result.completions[watch.request_id, watch.sample]
+        text = self._text(watch.probe_id, completion, watch.offset)
         context = None
         if comparison.first_token is not None:
             begins_at = watch.offset - reference.offset
-            theirs_played = self._played[reference.scenario]
-            context = parting(self._text(watch.probe_id, theirs_played, reference.request_id, begins_at), text)
+            other = self._played[reference.scenario].result.completions[reference.request_id, reference.sample]
+            context = parting(self._text(watch.probe_id, other, begins_at), text)
         return {
             "kind": "trial",
             "arm": self._arm.name,
@@ -231,6 +236,7 @@ class _ArmRun:
             "level": watch.level,
             "factors": None if played.scenario.factors is None else dict(played.scenario.factors),
             "reference": [reference.scenario, reference.request_id, reference.offset],
+            "samples": [watch.sample, reference.sample],
             "offset": watch.offset,
             "exercised": counters,
             "confounded": confounded,
@@ -241,18 +247,16 @@ class _ArmRun:
             **_reply_fields(completion, mine, text),
         }
 
-    def _text(self, probe_id: str, played: Played, request_id: str, begins_at: int) -> str:
+    def _text(self, probe_id: str, completion: Completion, begins_at: int) -> str:
         """A reply's text from the first token of the solo reply on; the prompt may hold ``begins_at`` tokens of it."""
-        completion = played.result.completions[request_id, 0]
         if not begins_at:
             return completion.text
-        head = self._seen[solo_key(probe_id), probe_id].token_ids[:begins_at]
+        head = self._solo(probe_id).token_ids[:begins_at]
         return self._target.detokenize(head + completion.token_ids)
 
     def _premise_fails(self, watch: Watch, premise: Reference) -> bool:
-        alone = self._seen[solo_key(watch.probe_id), watch.probe_id].from_token(premise.offset)
-        held = self._seen[premise.scenario, premise.request_id]
-        return compare(alone, held, self._arm.dtype).moved
+        alone = self._solo(watch.probe_id).from_token(watch.offset)
+        return compare(alone, self._reference(premise), self._arm.dtype).moved
 
     def _counters(self, watch: Watch, played: Played, comparison: Comparison) -> Counters:
         """The axis's own counters, or for traffic what happened in it; {} when nothing was compared."""

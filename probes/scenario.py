@@ -14,22 +14,45 @@ from typing import Any
 from detharness.targets.protocol import Arrival, EngineConfig, PlayResult, SamplingParams
 
 
+TWIN_TEMPERATURE = 0.8  # Warm enough that another noise draws other tokens within a few steps.
+
+
 @dataclass(frozen=True)
 class Probe:
-    """A prompt under test: its token ids and how its reply is sampled (``seq_seed`` is always set)."""
+    """A prompt under test: its token ids and how its reply is sampled (``seq_seed`` is always set).
+
+    ``twin_of``: the greedy probe that this one repeats with noise, for axes that greedy replies cannot see.
+    """
 
     id: str
     token_ids: tuple[int, ...]
     sampling: SamplingParams
+    twin_of: str | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether its tokens are arg-maxes."""
+        return self.sampling.temperature == 0
+
+    def twin(self) -> Probe:
+        """The same prompt under the same seed, sampled. No prompt's id holds a ``~``, so the twin's is its own."""
+        return Probe(
+            f"{self.id}~sampled", self.token_ids, replace(self.sampling, temperature=TWIN_TEMPERATURE), self.id
+        )
+
+
+Sample = tuple[str, int]
+"""One sample of a request in a play: (request id, sample index)."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The reply compared with: request ``request_id`` of scenario ``scenario``, from its token ``offset`` on."""
+    """The reply compared with: a sample of request ``request_id`` of a scenario, from its token ``offset`` on."""
 
     scenario: str
     request_id: str
     offset: int = 0
+    sample: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,6 +63,7 @@ class Watch:
     when the prompt already holds the head of the reply).
     premise: a reply that must equal the probe's solo reply bit for bit, or the comparison cannot be told from
     another axis and counts for none.
+    sample: which of the request's samples is compared.
     """
 
     probe_id: str
@@ -49,6 +73,7 @@ class Watch:
     reference: Reference
     offset: int = 0
     premise: Reference | None = None
+    sample: int = 0
 
 
 @dataclass(frozen=True)

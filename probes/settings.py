@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from detharness.errors import CapacityError, UsageError
-from detharness.probes.axes import parse_axes
+from detharness.probes.axes import AXES, parse_axes
 from detharness.probes.bench import pages
 from detharness.probes.depth import ArmDepth, depth_for
 from detharness.probes.prompt_files import (
@@ -79,6 +79,7 @@ class Plan:
     depths: dict[str, ArmDepth]
     asked_axes: tuple[str, ...] | None
     probes: tuple[Probe, ...]
+    twins: tuple[Probe, ...]
     generator: str | None
     script: Script | None
     config: EngineConfig
@@ -110,15 +111,17 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
     probes = tuple(tokenize_prompts(rows, target, defaults, settings.seed))
     script = None if script_rows is None else tokenize_script(script_rows, target, defaults, settings.seed)
     _check_pool(settings, probes)
-    rows_held = sum(probe.sampling.max_tokens for probe in probes)
-    capture = 3 * rows_held * target.vocab_size * 4 <= _LOGITS_BYTES
     depths = {arm.name: depth_for(arm.dtype, asked, traffic=settings.traffic is not None) for arm in arms}
+    twins = any(AXES[axis].watches_twins for depth in depths.values() for axis in depth.axes)
+    rows_held = sum(probe.sampling.max_tokens for probe in probes) * (2 if twins else 1)
+    capture = 3 * rows_held * target.vocab_size * 4 <= _LOGITS_BYTES
     plan = Plan(
         settings=settings,
         arms=arms,
         depths=depths,
         asked_axes=asked,
         probes=probes,
+        twins=tuple(probe.twin() for probe in probes if probe.greedy) if twins else (),
         generator=name,
         script=script,
         config=EngineConfig(page_size=settings.page_size),
@@ -248,8 +251,9 @@ def _manifest(plan: Plan) -> dict[str, Any]:
                 "temperature": float(probe.sampling.temperature),
                 "max_tokens": probe.sampling.max_tokens,
                 "seq_seed": probe.sampling.seq_seed,
+                "twin_of": probe.twin_of,
             }
-            for probe in plan.probes
+            for probe in (*plan.probes, *plan.twins)
         ],
         "environment": environment_fingerprint(),
         "amplified": settings.prompts is None,

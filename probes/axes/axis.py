@@ -35,6 +35,8 @@ class Axis(ABC):
 
     name: str
     levels: tuple[str, ...]
+    watches_twins: bool = False
+    """Whether it also watches the sampled twins of greedy probes."""
 
     @abstractmethod
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
@@ -59,13 +61,13 @@ class Seat:
         return [group for index, group in enumerate(self.step.groups) if index != self.index]
 
 
-def seats(trace: Sequence[StepRecord], request_id: str) -> list[Seat]:
-    """Where a request sat, step by step."""
+def seats(trace: Sequence[StepRecord], request_id: str, sample: int = 0) -> list[Seat]:
+    """Where one sample of a request sat, step by step."""
     return [
         Seat(step, index, group)
         for step in trace
         for index, group in enumerate(step.groups)
-        if group.request_id == request_id
+        if (group.request_id, group.sample_index) == (request_id, sample)
     ]
 
 
@@ -73,8 +75,8 @@ def paired_seats(watch: Watch, trial: Played, reference: Played) -> list[tuple[S
     """The request's seats in the trial and in the reference, one pair for each step both took."""
     return list(
         zip(
-            seats(trial.result.trace, watch.request_id),
-            seats(reference.result.trace, watch.reference.request_id),
+            seats(trial.result.trace, watch.request_id, watch.sample),
+            seats(reference.result.trace, watch.reference.request_id, watch.reference.sample),
             strict=False,
         )
     )
