@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from detharness.errors import DetharnessError
 from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost, last_uses, looked_at, watched_twins
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
@@ -18,60 +15,34 @@ from detharness.probes.bench import Bench
 from detharness.probes.contexts import parting
 from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits, margins
 from detharness.probes.interrupts import Interrupts
+from detharness.probes.journal import Advance, Journal, Outcome, ShowProgress, recorded_run
 from detharness.probes.report import build_report
 from detharness.probes.scenario import Played, Probe, Reference, Sample, Scenario, Watch, solo_key
 from detharness.probes.settings import Arm, Plan
-from detharness.records.jsonl import JsonlWriter
-from detharness.records.run_folder import RunFolder
 from detharness.targets.protocol import Completion, ScriptedTarget
-
-TRIALS = "trials"
-
-ShowProgress = Callable[[int], AbstractContextManager[Callable[[str], None]]]
-"""Opens a progress display over that many units; yields what reports one unit as done, with a note."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a probe leaves: its folder, its report, and whether it was cut short."""
-
-    folder: Path
-    report: dict[str, Any]
-    interrupted: bool
 
 
 def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) -> Outcome:
-    """Play every arm of ``plan`` and write its run folder.
-
-    The first Ctrl-C ends after the play in hand and leaves a valid report of what was done; the second stops at
-    once with KeyboardInterrupt. A DetharnessError before the first comparison leaves nothing behind; after it, the
-    records stay, without a report. UsageError when the folder cannot be written.
-    """
-    folder = RunFolder.open("probe", plan.manifest, out=plan.settings.out)
+    """Play every arm of ``plan`` and write its run folder; how it ends is said at ``recorded_run``."""
     bench = _bench(plan)
     depths = [plan.depths[arm.name] for arm in plan.arms]
-    total = foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script)
-    started = time.perf_counter()
-    compared = False
-    try:
-        with folder.records(TRIALS) as writer, Interrupts(on_interrupt) as interrupts, progress(total) as advance:
-            journal = _Journal(writer)
-            for arm in plan.arms:
-                target = plan.target.with_kernels(arm.kernels, arm.dtype)
-                try:
-                    _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
-                finally:
-                    compared = any(row["kind"] == "trial" for row in journal.rows)
-                if interrupts.asked:
-                    break
-    except DetharnessError:
-        if not compared:
-            folder.discard()
-        raise
-    report = build_report(plan.manifest, journal.rows)
-    folder.write_report(report)
-    folder.write_timing({"seconds": time.perf_counter() - started, "plays": journal.timing})
-    return Outcome(folder.path, report, interrupts.asked)
+
+    def play(journal: Journal, interrupts: Interrupts, advance: Advance) -> None:
+        for arm in plan.arms:
+            target = plan.target.with_kernels(arm.kernels, arm.dtype)
+            _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
+            if interrupts.asked:
+                return
+
+    return recorded_run(
+        plan.manifest,
+        play,
+        build_report,
+        out=plan.settings.out,
+        units=foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script),
+        progress=progress,
+        on_interrupt=on_interrupt,
+    )
 
 
 def _bench(plan: Plan) -> Bench:
@@ -87,19 +58,6 @@ def _bench(plan: Plan) -> Bench:
     )
 
 
-@dataclass
-class _Journal:
-    """Records as they are written, kept for the report; durations beside them."""
-
-    writer: JsonlWriter
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    timing: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, row: dict[str, Any]) -> None:
-        self.writer.append(row)
-        self.rows.append(row)
-
-
 class _ArmRun:
     """One arm in progress: plays scenarios, keeps the replies that others are compared with."""
 
@@ -109,8 +67,8 @@ class _ArmRun:
         target: ScriptedTarget,
         plan: Plan,
         bench: Bench,
-        journal: _Journal,
-        advance: Callable[[str], None],
+        journal: Journal,
+        advance: Advance,
     ) -> None:
         self._arm = arm
         self._target = target
