@@ -27,6 +27,15 @@ def budget_tokens(arrival: Arrival) -> int:
     return len(arrival.token_ids) + arrival.sampling.max_tokens
 
 
+def room_for(arrivals: Sequence[Arrival], config: EngineConfig) -> dict[str, int]:
+    """Settings of the pool and the step under which this traffic is neither chunked, preempted nor kept waiting."""
+    return {
+        "max_step_tokens": max(config.max_step_tokens, sum(a.sampling.n * budget_tokens(a) for a in arrivals)),
+        "num_blocks": sum(a.sampling.n * pages(budget_tokens(a), config.page_size) for a in arrivals),
+        "max_running": max(config.max_running, sum(a.sampling.n for a in arrivals)),
+    }
+
+
 @dataclass(frozen=True)
 class Bench:
     """What scenarios are built from.
@@ -102,13 +111,10 @@ class Bench:
         self, key: str, arrivals: Sequence[Arrival], watches: Sequence[Watch] = (), **changes: Any
     ) -> Scenario:
         """A scenario whose configuration has room for all of its traffic, except where ``changes`` says otherwise."""
-        page_size = changes.get("page_size", self.config.page_size)
-        room = {
-            "max_step_tokens": max(self.config.max_step_tokens, sum(budget_tokens(a) for a in arrivals)),
-            "num_blocks": sum(pages(budget_tokens(a), page_size) for a in arrivals),
-            "max_running": max(self.config.max_running, len(arrivals)),
-        }
-        return Scenario(key, tuple(arrivals), replace(self.config, **{**room, **changes}), tuple(watches))
+        config = replace(self.config, **changes)
+        return Scenario(
+            key, tuple(arrivals), replace(config, **{**room_for(arrivals, config), **changes}), tuple(watches)
+        )
 
     def solo(self, probe: Probe) -> Scenario:
         """The probe alone."""
