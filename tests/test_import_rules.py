@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engine": frozenset({"errors", "records", "checkpoints", "kernels"}),
     "targets": COMMON | {"engine", "checkpoints", "kernels.contract", "kernels.certify"},
     "probes": COMMON | {"targets", "kernels.contract"},
+    "testing": COMMON | {"kernels.contract", "kernels.threads"},
     "eval": COMMON | {"targets"},
     "cli": COMMON | {"kernels", "checkpoints", "engine", "targets", "probes", "eval"},
 }
@@ -231,6 +232,8 @@ def test_a_planted_cycle_is_caught():
         ("detharness.cli.x", "import detharness.records.run_folder"),
         ("detharness.cli.x", "try:\n    from detharness.targets import resolve\nexcept ImportError:\n    raise"),
         ("detharness.eval.x", "def f():\n    import httpx"),
+        ("detharness.testing.x", "from detharness.kernels.pytorch import RowPureKernels"),
+        ("detharness.probes.x", "from detharness.testing import assert_row_pure"),
         ("detharness.x.y", ""),
         ("detharness", "import detharness.errors"),
         ("detharness.engine.x", "import kernels.contract"),

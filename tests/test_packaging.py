@@ -1,5 +1,6 @@
 """What is installed is what is in the tree, and the tested set of versions is complete and names no machine."""
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -44,10 +45,11 @@ def test_one_version():
     assert detharness.__version__ == PYPROJECT["project"]["version"]
 
 
-EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"].values()
+REQUIREMENTS = [*PYPROJECT["project"]["dependencies"], *itertools.chain.from_iterable(EXTRAS)]
 
 
-@pytest.mark.parametrize("requirement", [*PYPROJECT["project"]["dependencies"], *EXTRAS["test"], *EXTRAS["lint"]])
+@pytest.mark.parametrize("requirement", REQUIREMENTS)
 def test_the_tested_set_pins_every_dependency_within_its_range(requirement):
     wanted = Requirement(requirement)
     assert wanted.specifier.contains(CONSTRAINTS[canonicalize_name(wanted.name)])
