@@ -22,7 +22,15 @@ def fitted(bench: Bench, depth: ArmDepth) -> Bench:
             replace(probe, sampling=replace(probe.sampling, max_tokens=limit))
             for probe, limit in zip(probes, limits, strict=True)
         )
-    return replace(bench, probes=probes, filler_count=depth.filler_count, together_tokens=depth.together_tokens)
+    sampled = [axis_depth.tokens for name, axis_depth in depth.axes.items() if AXES[name].watches_twins]
+    longest = max((tokens for tokens in sampled if tokens is not None), default=None)
+    return replace(
+        bench,
+        probes=probes,
+        filler_count=depth.filler_count,
+        together_tokens=depth.together_tokens,
+        twin_tokens=None if None in sampled else longest,
+    )
 
 
 def arm_scenarios(

@@ -40,7 +40,8 @@ def room_for(arrivals: Sequence[Arrival], config: EngineConfig) -> dict[str, int
 class Bench:
     """What scenarios are built from.
 
-    config: base configuration. together_tokens: reply length of the common play (None: full). small_pool: pages of
+    config: base configuration. together_tokens: reply length of the common play (None: full). twin_tokens: that
+    of the sampled twins. small_pool: pages of
     the pool that traffic with preemption runs in (None: sized to hold about half of the traffic). chunk_budget: one
     more step budget to cut prompts with. replies: solo replies by probe id, known once they were played.
     host_threads: cores this process may use; baseline_threads: threads the solo replies were computed with.
@@ -55,6 +56,7 @@ class Bench:
     chunk_budget: int | None = None
     filler_count: int = 4
     together_tokens: int | None = None
+    twin_tokens: int | None = None
     round: int = 0
     host_threads: int = 1
     baseline_threads: int = 1
@@ -76,11 +78,16 @@ class Bench:
     @property
     def twins(self) -> tuple[Probe, ...]:
         """The sampled twins of the greedy probes."""
-        return tuple(probe.twin() for probe in self.probes if probe.greedy)
+        return tuple(self._twin(probe) for probe in self.probes if probe.greedy)
+
+    def _twin(self, probe: Probe) -> Probe:
+        twin = probe.twin()
+        limit = min(twin.sampling.max_tokens, self.twin_tokens or twin.sampling.max_tokens)
+        return replace(twin, sampling=replace(twin.sampling, max_tokens=limit))
 
     def sampling(self, count: int | None) -> tuple[Probe, ...]:
         """``count`` probes that sample, by length of prompt: those asked to, and the twins of the others."""
-        ours = tuple(probe.twin() if probe.greedy else probe for probe in self.probes)
+        ours = tuple(self._twin(probe) if probe.greedy else probe for probe in self.probes)
         return tuple(sorted(ours, key=lambda probe: len(probe.token_ids)))[:count]
 
     def horizon(self, tokens: int | None) -> int:
@@ -138,6 +145,11 @@ class Bench:
         watches = [Watch(p.id, p.id, None, TOGETHER, solo_reference(p.id)) for p in self.probes]
         tokens = self.together_tokens
         return self.scenario(self.together_key, self.all_probes(tokens) + self.neighbours(tokens), watches)
+
+    def amid(self, probes: Sequence[Probe], load: Sequence[Arrival], tokens: int | None) -> list[Arrival]:
+        """Probes in the midst of other requests: half of those before them, half behind."""
+        half = len(load) // 2
+        return [*load[:half], *(self.arrival(probe, tokens) for probe in probes), *load[half:]]
 
     @property
     def together_key(self) -> str:

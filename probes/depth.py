@@ -54,6 +54,8 @@ DEFAULT: Mapping[str, ArmDepth] = {
             "page_placement": AxisDepth(tokens=8, levels=("permuted_nan",)),
             "preemption": AxisDepth(probes=2, tokens=36, levels=("recompute",)),
             "threads": AxisDepth(tokens=8),
+            "seeds": AxisDepth(probes=1, tokens=8, levels=("other", "none")),
+            "samplers": AxisDepth(probes=1, tokens=8, levels=("top_k",)),
         },
         together_tokens=24,
         combined=1,

@@ -13,7 +13,6 @@ from typing import Any
 
 from detharness.targets.protocol import Arrival, EngineConfig, PlayResult, SamplingParams
 
-
 TWIN_TEMPERATURE = 0.8  # Warm enough that another noise draws other tokens within a few steps.
 
 

@@ -78,8 +78,8 @@ def probe(
         typer.Option(
             metavar="A,B|all",
             help="Axes to play in full. Engine: batch_size, slot, content, chunk, prefix_cache, page_size, "
-            "page_placement, preemption, threads. Server: run_to_run, co_batching, prefix_cache. Default: a quick "
-            "choice.",
+            "page_placement, preemption, threads, seeds, samplers. Server: run_to_run, co_batching, prefix_cache. "
+            "Default: a quick choice.",
         ),
     ] = None,
     kernels: Annotated[

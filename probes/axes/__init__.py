@@ -14,6 +14,8 @@ from detharness.probes.axes.page_placement import PagePlacementAxis
 from detharness.probes.axes.page_size import PageSize
 from detharness.probes.axes.preemption import Preemption
 from detharness.probes.axes.prefix_cache import PrefixCache
+from detharness.probes.axes.samplers import Samplers
+from detharness.probes.axes.seeds import Seeds
 from detharness.probes.axes.slot import Slot
 from detharness.probes.axes.threads import Threads
 
@@ -29,6 +31,8 @@ AXES: dict[str, Axis] = {
         PagePlacementAxis(),
         Preemption(),
         Threads(),
+        Seeds(),
+        Samplers(),
     )
 }
 

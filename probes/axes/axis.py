@@ -60,6 +60,11 @@ class Seat:
         """The groups beside it."""
         return [group for index, group in enumerate(self.step.groups) if index != self.index]
 
+    @property
+    def tokens_beside(self) -> list[tuple[int, ...]]:
+        """What they hold, in their order."""
+        return [group.token_ids for group in self.others]
+
 
 def seats(trace: Sequence[StepRecord], request_id: str, sample: int = 0) -> list[Seat]:
     """Where one sample of a request sat, step by step."""
@@ -79,4 +84,12 @@ def paired_seats(watch: Watch, trial: Played, reference: Played) -> list[tuple[S
             seats(reference.result.trace, watch.reference.request_id, watch.reference.sample),
             strict=False,
         )
+    )
+
+
+def steps_in_equal_company(watch: Watch, trial: Played, reference: Played) -> int:
+    """Steps in which the request had neighbours, and those held what its reference's held."""
+    return sum(
+        bool(mine.others) and mine.tokens_beside == theirs.tokens_beside
+        for mine, theirs in paired_seats(watch, trial, reference)
     )

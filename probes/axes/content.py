@@ -1,8 +1,8 @@
 """content: other people's tokens.
 
 "foreign": fillers of the same lengths in the same slots, other tokens. "ragged": fillers of other lengths, one of
-them longer than every probe (the width of right padding changes; the number of requests does not). "samplers":
-the same fillers, sampled instead of greedy.
+them longer than every probe (the width of right padding changes; the number of requests does not). How they are
+sampled, and under which seeds, does not change.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from detharness.targets.protocol import Arrival
 
 
 class Content(Axis):
-    """What the neighbours say and how they are sampled."""
+    """What the neighbours say."""
 
     name = "content"
-    levels = ("foreign", "ragged", "samplers")
+    levels = ("foreign", "ragged")
 
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """The common play, then the same with other fillers."""
         plays = [bench.together()]
-        tokens = bench.horizon(depth.tokens)
         base = bench.neighbours(depth.tokens)
         lengths = [len(arrival.token_ids) for arrival in base]
         others = bench.fillers("content")
-        if depth.has("foreign"):
-            plays.append(self._play(bench, depth, "foreign", others.arrivals(lengths, tokens)))
-        if depth.has("ragged"):
-            ragged = [bench.longer_than_all(), *others.lengths(len(lengths) - 1)]
-            plays.append(self._play(bench, depth, "ragged", others.arrivals(ragged, tokens)))
-        if depth.has("samplers"):
-            sampled = [replace(arrival, sampling=others.sampled(tokens)) for arrival in base]
-            plays.append(self._play(bench, depth, "samplers", sampled))
+        ragged = [bench.longer_than_all(), *others.lengths(len(lengths) - 1)]
+        for level, said in (("foreign", lengths), ("ragged", ragged)):
+            load = [
+                replace(arrival, token_ids=others.tokens(length)) for arrival, length in zip(base, said, strict=True)
+            ]
+            if depth.has(level):
+                plays.append(self._play(bench, depth, level, load))
         return plays
 
     def _play(self, bench: Bench, depth: AxisDepth, level: str, neighbours: list[Arrival]) -> Scenario:

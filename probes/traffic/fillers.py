@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from detharness.probes.scenario import Probe
+from detharness.probes.scenario import TWIN_TEMPERATURE, Probe
 from detharness.targets.protocol import Arrival, SamplingParams
 
 SHORTEST, LONGEST = 8, 64
+
+
+def forced(arrival: Arrival, **mask: Any) -> Arrival:
+    """The request sampled under a mask that keeps one token: it draws what it would draw greedily, by another path."""
+    return replace(arrival, sampling=replace(arrival.sampling, temperature=TWIN_TEMPERATURE, **mask))
 
 
 class Fillers:

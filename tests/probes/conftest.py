@@ -28,6 +28,7 @@ from detharness.targets.protocol import (
     EngineConfig,
     PlayResult,
     RowGroup,
+    SamplingParams,
     ScriptedTarget,
     StepRecord,
 )
@@ -46,6 +47,21 @@ class Row:
     position: int
     hit: int
     config: EngineConfig
+
+    @property
+    def mine(self) -> SamplingParams:
+        """How this request is sampled."""
+        return self.slices[self.index].sequence.request.sampling
+
+    @property
+    def others(self) -> list[Slice]:
+        """The slices beside this one."""
+        return [piece for index, piece in enumerate(self.slices) if index != self.index]
+
+    @property
+    def samplers_beside(self) -> list[SamplingParams]:
+        """How its neighbours are sampled."""
+        return [piece.sequence.request.sampling for piece in self.others]
 
     @property
     def largest_foreign_token(self) -> int:
@@ -72,6 +88,20 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     "free slot read": ("page_placement", lambda row: row.config.free_pages is FreePages.NAN),
     "recompute kernel differs": ("preemption", lambda row: row.group.kind == "recompute"),
     "sum per thread": ("threads", lambda row: (row.config.threads or THREADS) != THREADS),
+    "argmax of mixed batches": (
+        "samplers",
+        lambda row: row.mine.temperature == 0 and any(other.temperature for other in row.samplers_beside),
+    ),
+}
+
+SAMPLER_FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
+    # name: (the axis that must find it, what the noise of a draw reads; something false is harmless)
+    "key of the first row": ("seeds", lambda row: row.index and row.slices[0].sequence.seq_seed),
+    "key dropped": ("seeds", lambda row: any(other.seq_seed is None for other in row.samplers_beside)),
+    "masks of the batch": (
+        "samplers",
+        lambda row: any(other.top_k or other.top_p < 1 or other.min_p for other in row.samplers_beside),
+    ),
 }
 
 
@@ -191,9 +221,10 @@ class _Play:
                 self._write(piece, position, token, row)
         for piece in plan.slices:
             self.scheduler.computed(piece)
-        for piece in plan.slices:
+        for index, (piece, group) in enumerate(zip(plan.slices, groups, strict=True)):
             if piece.samples:
-                self._sample(piece, step)
+                position = len(piece.sequence.tokens)
+                self._sample(piece, step, Row(plan.slices, index, group, position, 0, self.config))
         self.result.trace.append(
             StepRecord(
                 step=step,
@@ -232,21 +263,26 @@ class _Play:
     def _write(self, piece: Slice, position: int, token: int, row: Row) -> None:
         before = self.memory[self._slot(piece, position - 1)] if position else 0
         state = mix(before, token)
-        if self.target.fault is not None and self.target.kernels in self.target.faulty:
-            read = FAULTS[self.target.fault][1](row)
-            state = mix(state, int(read)) if read else state  # type: ignore[call-overload]
+        if read := self._read(FAULTS, row):
+            state = mix(state, read)
         self.memory[self._slot(piece, position)] = state
 
-    def _sample(self, piece: Slice, step: int) -> None:
+    def _read(self, faults: Mapping[str, tuple[str, Callable[[Row], object]]], row: Row) -> int:
+        if self.target.fault not in faults or self.target.kernels not in self.target.faulty:
+            return 0
+        return int(faults[self.target.fault][1](row) or 0)  # type: ignore[call-overload,no-any-return]
+
+    def _sample(self, piece: Slice, step: int, row: Row) -> None:
         sequence = piece.sequence
         position = len(sequence.tokens)
         state = self.memory[self._slot(piece, position - 1)]
         logits = np.random.default_rng(state).standard_normal(VOCAB, dtype=np.float32)
-        temperature = sequence.request.sampling.temperature
+        params = sequence.request.sampling
         scores = logits.astype(np.float64)
-        if temperature:
-            noise = np.random.default_rng(mix(sequence.seq_seed, position)).gumbel(size=VOCAB)
-            scores = scores / temperature + noise
+        forced = params.top_k == 1 or params.top_p < 1e-6 or params.min_p == 1  # Masks that keep the best token.
+        if params.temperature and not forced:
+            key = mix(sequence.seq_seed, position, self._read(SAMPLER_FAULTS, row))
+            scores = scores / params.temperature + np.random.default_rng(key).gumbel(size=VOCAB)
         token = int(scores.argmax())
         raw = (logits - np.logaddexp.reduce(logits)).astype(np.float32)
         best = [int(choice) for choice in np.argsort(-raw, kind="stable")[:2]]
@@ -293,7 +329,7 @@ def mini_target() -> type[MiniTarget]:
 
 @pytest.fixture
 def faults() -> Mapping[str, tuple[str, Callable[[Row], object]]]:
-    return FAULTS
+    return {**FAULTS, **SAMPLER_FAULTS}
 
 
 @pytest.fixture
