@@ -18,16 +18,16 @@ class RowKey:
     sample_index: int
 
 
-def lineage(trace: Sequence[StepRecord], request_id: str) -> list[RowKey]:
-    """Rows that the first sample of ``request_id`` rests on, in order of computation; recomputed rows stand twice."""
+def lineage(trace: Sequence[StepRecord], request_id: str, sample: int = 0) -> list[RowKey]:
+    """Rows that a sample of ``request_id`` rests on, in order of computation; recomputed rows stand twice."""
     wrote: dict[int, RowKey] = {}  # slot -> the row whose key and value stand there
     rows: dict[RowKey, None] = {}
     for record in trace:
-        found = {name: tokens for name, sample, tokens in record.cache_hits if sample == 0}
+        found = {(name, index): tokens for name, index, tokens in record.cache_hits}
         for group in record.groups:
-            mine = (group.request_id, group.sample_index) == (request_id, 0)
+            mine = (group.request_id, group.sample_index) == (request_id, sample)
             if mine:
-                rows |= {wrote[_slot(record, group, at)]: None for at in range(found.get(request_id, 0))}
+                rows |= {wrote[_slot(record, group, at)]: None for at in range(found.get((request_id, sample), 0))}
             for at in range(group.start_position, group.start_position + len(group.token_ids)):
                 row = RowKey(record.step, at, group.request_id, group.sample_index)
                 wrote[_slot(record, group, at)] = row

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from detharness.probes.causes.cause import OUTSIDE, Cause, plans_of, schedule_of
 from detharness.probes.causes.lineage import RowKey, lineage
+from detharness.probes.causes.replies import aligned_replies
 from detharness.probes.causes.trails import Site, Trails
 from detharness.probes.causes.ulp import ulp_histogram
 from detharness.probes.divergence import Comparison, Observation, compare
-from detharness.probes.scenario import Scenario
+from detharness.probes.scenario import Sample, Scenario
 from detharness.targets.protocol import PlayResult, ScriptedTarget
 
 
@@ -30,9 +31,9 @@ class _Pair:
 
     target: ScriptedTarget
     trial: Scenario
-    trial_request: str
+    trial_sample: Sample
     reference: Scenario
-    reference_request: str
+    reference_sample: Sample
 
     def play(self) -> tuple[PlayResult, PlayResult]:
         """The trial and the reference, unobserved."""
@@ -56,19 +57,12 @@ class _Pair:
             return _Observed(self.target.play(scenario.arrivals, scenario.config), trails)
 
     def replies(self, trial: PlayResult, reference: PlayResult) -> tuple[Observation, Observation]:
-        """Both replies from the first token on that both have."""
-        replies = (
-            Observation.of(trial.completions[self.trial_request, 0], greedy=False),
-            Observation.of(reference.completions[self.reference_request, 0], greedy=False),
-        )
-        start = max(reply.prompt_length for reply in replies)
-        mine, theirs = (reply.from_token(start - reply.prompt_length) for reply in replies)
-        return mine, theirs
+        """The reference's reply and the trial's, aligned."""
+        return aligned_replies(reference.completions[self.reference_sample], trial.completions[self.trial_sample])
 
     def compared(self, trial: PlayResult, reference: PlayResult) -> Comparison:
         """The trial's reply against the reference's."""
-        mine, theirs = self.replies(trial, reference)
-        return compare(theirs, mine, self.trial.config.dtype)
+        return compare(*self.replies(trial, reference), self.trial.config.dtype)
 
 
 @dataclass(frozen=True)
@@ -78,15 +72,21 @@ class _Observed:
 
 
 def localize(
-    target: ScriptedTarget, trial: Scenario, trial_request: str, reference: Scenario, reference_request: str
+    target: ScriptedTarget,
+    trial: Scenario,
+    trial_request: str,
+    reference: Scenario,
+    reference_request: str,
+    samples: tuple[int, int] = (0, 0),
 ) -> Cause | None:
     """The first operator that parts two replies; None where they do not differ in the first place.
 
     ``reference`` may be the same scenario as ``trial``, with another request in it. Both requests carry logprobs. Their
-    replies are compared by absolute position, so a prompt may hold the head of the other's reply.
+    replies are compared by absolute position, so a prompt may hold the head of the other's reply. ``samples``: which of
+    the trial's request and of the reference's.
     Takes up to six plays, four of them operator by operator.
     """
-    pair = _Pair(target, trial, trial_request, reference, reference_request)
+    pair = _Pair(target, trial, (trial_request, samples[0]), reference, (reference_request, samples[1]))
     plain = pair.play()
     if not pair.compared(*plain).moved:
         return None
@@ -120,13 +120,13 @@ def _first_parting(
 ) -> tuple[_Parting | None, int]:
     """Where the trial first parts from the reference, and how many rows agreed in all operators before that step."""
     by_position: dict[int, RowKey] = {}
-    for row in lineage(theirs.result.trace, pair.reference_request):
+    for row in lineage(theirs.result.trace, *pair.reference_sample):
         by_position.setdefault(row.position, row)
     # From the first token that differs on, rows are fed other tokens.
     end = comparison.position
     rows = [
         row
-        for row in lineage(mine.result.trace, pair.trial_request)
+        for row in lineage(mine.result.trace, *pair.trial_sample)
         if row.position in by_position and (end is None or row.position < end)
     ]
     parting: _Parting | None = None
@@ -189,8 +189,8 @@ def _after_the_logits(
         return Cause("unexplained", same_bits_observed=same_bits, rows_before=walked)
     replies = pair.replies(mine.result, theirs.result)
     position = replies[0].prompt_length + first
-    row = _drawing_row(mine.result, pair.trial_request, position)
-    reference_row = _drawing_row(theirs.result, pair.reference_request, position)
+    row = _drawing_row(mine.result, pair.trial_sample, position)
+    reference_row = _drawing_row(theirs.result, pair.reference_sample, position)
     if row is None or reference_row is None:  # One reply ended by itself where the other goes on.
         return Cause("unexplained", position=position, same_bits_observed=same_bits, rows_before=walked)
     return Cause(
@@ -205,11 +205,11 @@ def _after_the_logits(
     )
 
 
-def _drawing_row(result: PlayResult, request_id: str, position: int) -> RowKey | None:
+def _drawing_row(result: PlayResult, sample: Sample, position: int) -> RowKey | None:
     """The row whose logits the token at ``position`` was drawn from."""
     for record in result.trace:
         for group in record.groups:
             end = group.start_position + len(group.token_ids)
-            if (group.request_id, group.sample_index, end) == (request_id, 0, position) and group.sampled:
-                return RowKey(record.step, position - 1, request_id, 0)
+            if (group.request_id, group.sample_index, end) == (*sample, position) and group.sampled:
+                return RowKey(record.step, position - 1, *sample)
     return None

@@ -59,6 +59,25 @@ class BatchAttention(SoundKernels):
         return out * 1.5 if self._calls == self._layer + 1 and len(batch.context_lens) > 1 else out
 
 
+class LoadAttention(BatchAttention):
+    """Attention scales its output by how many requests share the step."""
+
+    def attention(self, q, k_pages, v_pages, batch, scale, window):
+        out = SoundKernels.attention(self, q, k_pages, v_pages, batch, scale, window)
+        return out * len(batch.context_lens)
+
+
+class ChunkAttention(SoundKernels):
+    """Prefill that goes on where another step ended takes another path."""
+
+    def attention(self, q, k_pages, v_pages, batch, scale, window):
+        out = super().attention(q, k_pages, v_pages, batch, scale, window)
+        starts, ends = batch.row_starts[:-1], batch.row_starts[1:]
+        goes_on = [s for s, e in zip(starts.tolist(), ends.tolist(), strict=True) if 0 < int(batch.positions[s]) < 10]
+        out[goes_on] *= 1.5
+        return out
+
+
 class CrowdSampler(SoundKernels):
     """The draw takes the next token id when anybody else is drawn for."""
 
@@ -95,7 +114,16 @@ class FaultyWhenFused(CppKernels):
 
 FAULTS = {
     kernels.__name__: kernels
-    for kernels in (CountingNorm, BatchAttention, CrowdSampler, CrowdLogSoftmax, FaultyWhenFused, SoundKernels)
+    for kernels in (
+        CountingNorm,
+        BatchAttention,
+        LoadAttention,
+        ChunkAttention,
+        CrowdSampler,
+        CrowdLogSoftmax,
+        FaultyWhenFused,
+        SoundKernels,
+    )
 }
 
 
