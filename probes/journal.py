@@ -11,6 +11,7 @@ from typing import Any
 
 from detharness.errors import DetharnessError
 from detharness.probes.interrupts import Interrupts
+from detharness.probes.page.page import write_page
 from detharness.records.jsonl import JsonlWriter
 from detharness.records.run_folder import RunFolder
 
@@ -76,5 +77,6 @@ def recorded_run(
         raise
     report = build_report(manifest, rows)
     folder.write_report(report)
+    write_page(folder.path, report)
     folder.write_timing({"seconds": time.perf_counter() - started, "plays": journal.timing})
     return Outcome(folder.path, report, interrupts.asked)

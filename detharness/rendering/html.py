@@ -48,25 +48,26 @@ def html_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Htm
     )
 
 
-def html_page(title: str, body: Html, *, script: str, data: object) -> str:
+def html_page(title: str, body: Html, *, script: str | None = None, data: object = None) -> str:
     """A whole page: ``body``, then ``data`` as a JSON block with the id "data", then ``script``, which may read it.
 
-    Both colour schemes are in its style. ValueError for a script that would end its own element.
+    Without a script no script can run on the page at all. Both colour schemes are in its style. ValueError for a script
+    that would end its own element.
     """
-    if "</script" in script.lower():
-        raise ValueError("a script in a page must not hold its own closing tag")
     style = asset("page.css")
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    )
+    allowed, end = "'none'", ""
+    if script is not None:
+        if "</script" in script.lower():
+            raise ValueError("a script in a page must not hold its own closing tag")
+        allowed = _hash(script)
+        end = f'<script type="application/json" id="data">{json_in_html(data)}</script>\n<script>{script}</script>\n'
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {allowed}; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escaped(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
-        f'<script type="application/json" id="data">{json_in_html(data)}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f"<title>{escaped(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n{end}</body>\n</html>\n"
     )
 
 

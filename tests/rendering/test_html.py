@@ -173,3 +173,10 @@ def test_rows_beyond_5_mb_are_left_out_and_said():
 
 def test_escaped_is_for_attributes_too():
     assert escaped('"') == "&quot;"
+
+
+def test_a_page_without_a_script_lets_none_run():
+    found = Elements(html_page(HOSTILE, tag("p", HOSTILE)))
+    assert "script" not in found.names
+    policy = next(value for _, key, value in found.attributes if key == "content" and "default-src" in value)
+    assert "script-src 'none'" in policy
