@@ -1,4 +1,4 @@
-"""HTTP to one server, with an end: every request is a whole body in bounded time and memory, or a GenerationError.
+"""HTTP to one server, with an end: every request has its answer in bounded time and memory, or a GenerationError.
 
 The key goes to the host of the base URL and nowhere else: redirects are not followed, and proxies and netrc of the
 environment are not used.
@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import httpx
 import orjson
 
-from detharness.rendering.escape import one_line
+from detharness import __version__
+from detharness.targets.endpoint.events import Event, EventReader
+from detharness.targets.endpoint.headers import Secrets
+from detharness.targets.endpoint.lanes import Lanes
 from detharness.targets.generation import GenerationError
 
-_QUOTED = 300  # Characters of what a server says that are shown.
+_AGENT = f"detharness/{__version__}"
 _REFUSED = frozenset({400, 413, 415, 422})  # This request is wrong, or asks for what the server cannot do.
 _PASSING = frozenset({408, 425, 429})  # With everything from 500, what another try may mend.
+_DRAIN_SECONDS = 1.0
 
-# While a server thinks, nothing flows; only the kernel can tell that its host is gone: after 60 + 4 x 15 seconds.
-_KEEP_ALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
-]
+Below = Literal["base", "root"]
+"""Below the base of the API, or below what the base itself stands below: /v1/tokenize, or /tokenize."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,94 +47,155 @@ class Limits:
 
 
 class HttpClient:
-    """Requests below ``base`` (of ``base_url``), as many at once as the caller makes, from one event loop."""
+    """Requests below ``base`` (of ``base_url``), as many at once as the caller makes, from one event loop.
 
-    def __init__(self, base: str, *, limits: Limits, key: str | None) -> None:
+    headers: more of them for every request; an ``authorization`` among them takes the place of the key's.
+    connections: the most that are ever open at once; None: no limit.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        *,
+        limits: Limits,
+        key: str | None,
+        headers: Mapping[str, str] | None = None,
+        connections: int | None = None,
+    ) -> None:
         self._base = base
+        self._root = base.rpartition("/")[0]
         self._limits = limits
-        self._key = key
+        self.secrets = Secrets(key, headers or {})
         # No compression: a small body must not unpack to a huge one.
-        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        self._headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": _AGENT}
         if key is not None:
-            headers["authorization"] = f"Bearer {key}"
-        self._client = httpx.AsyncClient(
-            headers=headers,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # No request depends on those before it.
-            trust_env=False,
-            follow_redirects=False,
-            # ``read`` spans the time a server thinks; what bounds it is the deadline of the whole.
-            timeout=httpx.Timeout(limits.total, connect=limits.connect, write=limits.stall),
-            transport=httpx.AsyncHTTPTransport(
-                trust_env=False,
-                socket_options=_KEEP_ALIVE,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            ),
-        )
+            self._headers["authorization"] = f"Bearer {key}"
+        self._headers |= {name.lower(): value for name, value in (headers or {}).items()}
+        self._lanes = Lanes(connections, secure=base.startswith("https:"))
+        # ``read`` spans the time a server thinks; what bounds it is the deadline of the whole.
+        timeout = httpx.Timeout(limits.total, connect=limits.connect, write=limits.stall)
+        self._extensions = {"timeout": timeout.as_dict()}
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._client.aclose()
+        await self._lanes.close()
 
-    async def get(self, path: str) -> bytes:
+    async def get(self, path: str, *, below: Below = "base") -> bytes:
         """The body at ``path``; GenerationError where there is none."""
-        return await self._whole(self._client.build_request("GET", self._base + path))
+        return await self._exchange(self._request("GET", path, below), self._body)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """The body that answers ``body``, sent as JSON; GenerationError where there is none."""
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, below: Below = "base", on_send: Callable[[], None] | None = None
+    ) -> bytes:
+        """The body that answers ``body``, sent as JSON; GenerationError where there is none.
+
+        on_send: called when a connection may be had, which a limit on them may delay.
+        """
+        return await self._exchange(self._request("POST", path, below, body), self._body, on_send)
+
+    async def post_for_events(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        take: Callable[[Event], bool],
+        *,
+        on_send: Callable[[], None] | None = None,
+    ) -> bytes | None:
+        """Each event of the stream that answers ``body`` is handed to ``take``, until it says that this was the last.
+
+        None then; where no stream of events came, its whole body. GenerationError as for ``post``.
+        """
+
+        async def read(response: httpx.Response) -> bytes | None:
+            if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+                return await self._body(response)
+            await self._events(response, take)
+            return None
+
+        return await self._exchange(self._request("POST", path, "base", body), read, on_send)
+
+    def _request(self, method: str, path: str, below: Below, body: Mapping[str, Any] | None = None) -> httpx.Request:
+        url = (self._base if below == "base" else self._root) + path
+        if body is None:
+            return httpx.Request(method, url, headers=self._headers, extensions=self._extensions)
         try:
             content = orjson.dumps(body)
         except TypeError:  # orjson's refusal of lone surrogates and of what JSON does not have.
             raise GenerationError("refused", "the request cannot be written as JSON", retriable=False) from None
-        headers = {"content-type": "application/json"}
-        return await self._whole(
-            self._client.build_request("POST", self._base + path, content=content, headers=headers)
-        )
+        headers = {**self._headers, "content-type": "application/json"}
+        return httpx.Request(method, url, headers=headers, content=content, extensions=self._extensions)
 
-    def quote(self, text: str) -> str:
-        """What came from outside, fit to be shown: no key that a server echoes, no controls, and short."""
-        if self._key is not None:
-            text = text.replace(self._key, "***")
-        return one_line(text[:_QUOTED]) + ("..." if len(text) > _QUOTED else "")
-
-    async def _whole(self, request: httpx.Request) -> bytes:
-        try:
-            async with asyncio.timeout(self._limits.total):
-                response = await self._client.send(request, stream=True)
-                try:
-                    body = await self._body(response)
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise GenerationError(
-                "timeout", f"no whole reply came within {self._limits.total:g} seconds", retriable=True
-            ) from None
-        except httpx.HTTPError as error:
-            raise self._lost(error) from None
-        if not response.is_success:
-            raise self._unwanted(response, body)
-        return body
+    async def _exchange(
+        self,
+        request: httpx.Request,
+        read: Callable[[httpx.Response], Awaitable[T]],
+        on_send: Callable[[], None] | None = None,
+    ) -> T:
+        """What ``read`` makes of the response. Redirects are not followed, and cookies are not kept."""
+        async with self._lanes.one() as lane:
+            if on_send is not None:
+                on_send()
+            try:
+                async with asyncio.timeout(self._limits.total):
+                    response = await lane.handle_async_request(request)
+                    try:
+                        if not response.is_success:
+                            raise self._unwanted(response, await self._body(response))
+                        return await read(response)
+                    finally:
+                        await response.aclose()
+            except TimeoutError:
+                raise GenerationError(
+                    "timeout", f"no whole reply came within {self._limits.total:g} seconds", retriable=True
+                ) from None
+            except httpx.HTTPError as error:
+                raise self._lost(error) from None
 
     async def _body(self, response: httpx.Response) -> bytes:
         """The body as it came over the wire, never more than the limit and one piece."""
         body = bytearray()
-        pieces = response.aiter_raw()
+        async for piece in self._pieces(response, self._limits.stall):
+            body += piece
+        return bytes(body)
+
+    async def _events(self, response: httpx.Response, take: Callable[[Event], bool]) -> None:
+        reader = EventReader()
+        # Many servers answer before they have begun to think, so the first piece has as long as the whole.
+        async with aclosing(self._pieces(response, self._limits.total)) as pieces:
+            async for piece in pieces:
+                if any(map(take, reader.feed(piece))):
+                    break
+            else:
+                any(map(take, reader.end()))
+            # Only a body that was read to its end frees its connection for the next request.
+            with suppress(TimeoutError, GenerationError, httpx.HTTPError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    async for _ in pieces:
+                        pass
+
+    async def _pieces(self, response: httpx.Response, patience: float) -> AsyncIterator[bytes]:
+        """What comes over the wire, until there is too much. patience: seconds for the first piece."""
+        pieces, received = response.aiter_raw(), 0
         while True:
             try:
-                async with asyncio.timeout(self._limits.stall):
-                    body += await anext(pieces)
+                async with asyncio.timeout(patience):
+                    piece = await anext(pieces)
             except StopAsyncIteration:
-                return bytes(body)
+                return
             except TimeoutError:
                 raise GenerationError(
-                    "timeout", f"the reply stopped in its middle for {self._limits.stall:g} seconds", retriable=True
+                    "timeout", f"the reply stopped in its middle for {patience:g} seconds", retriable=True
                 ) from None
-            if len(body) > self._limits.body:
+            patience = self._limits.stall
+            received += len(piece)
+            if received > self._limits.body:
                 raise GenerationError(
                     "too_large", f"the reply is larger than {self._limits.body} bytes", retriable=False
                 )
+            yield piece
 
     def _lost(self, error: httpx.HTTPError) -> GenerationError:
-        said = self.quote(str(error) or type(error).__name__)
+        said = self.secrets.quote(str(error) or type(error).__name__)
         if isinstance(error, httpx.TimeoutException):
             return GenerationError(
                 "timeout", f"the server did not answer in time ({type(error).__name__})", retriable=True
@@ -147,9 +208,10 @@ class HttpClient:
         status = response.status_code
         kind = "refused" if status in _REFUSED else f"http_{status}"
         if response.has_redirect_location:
-            said = f"a redirect to {self.quote(response.headers['location'])}, which is not followed: give that URL"
+            elsewhere = self.secrets.quote(response.headers["location"])
+            said = f"a redirect to {elsewhere}, which is not followed: give that URL"
         else:
-            said = self.quote(server_message(body)) or "without a message"
+            said = self.secrets.quote(server_message(body)) or "without a message"
         return GenerationError(
             kind,
             f"the server answered {status}: {said}",

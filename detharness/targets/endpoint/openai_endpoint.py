@@ -100,7 +100,7 @@ class OpenAIEndpoint:
             raise GenerationError("refused", "this endpoint is not sent images", retriable=False)
         extra = self._extra(await asyncio.to_thread(self._model_card)) if self._details else {}
         body = await self._client.post("/chat/completions", request_body(self._model, request, extra))
-        reply, fingerprint = read_reply(body, self._client.quote)
+        reply, fingerprint = read_reply(body, self._client.secrets.quote)
         if fingerprint is not None and fingerprint not in self._fingerprints:
             self._fingerprints.append(fingerprint)
         return reply
