@@ -40,11 +40,11 @@ def room_for(arrivals: Sequence[Arrival], config: EngineConfig) -> dict[str, int
 class Bench:
     """What scenarios are built from.
 
-    config: base configuration. together_tokens: reply length of the common play (None: full). twin_tokens: that
-    of the sampled twins. small_pool: pages of
-    the pool that traffic with preemption runs in (None: sized to hold about half of the traffic). chunk_budget: one
-    more step budget to cut prompts with. replies: solo replies by probe id, known once they were played.
-    host_threads: cores this process may use; baseline_threads: threads the solo replies were computed with.
+    config: base configuration. together_tokens: reply length of the common play (None: full); twin_tokens: that of
+    the sampled twins. small_pool: pages of the pool that traffic with preemption runs in (None: sized to hold about
+    half of the traffic). chunk_budget: one more step budget to cut prompts with. replies: solo replies by probe id,
+    known once they were played. host_threads: cores this process may use; baseline_threads: threads the solo replies
+    were computed with.
     """
 
     probes: tuple[Probe, ...]

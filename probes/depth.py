@@ -56,6 +56,7 @@ DEFAULT: Mapping[str, ArmDepth] = {
             "threads": AxisDepth(tokens=8),
             "seeds": AxisDepth(probes=1, tokens=8, levels=("other", "none")),
             "samplers": AxisDepth(probes=1, tokens=8, levels=("top_k",)),
+            "n": AxisDepth(probes=1, tokens=8),
         },
         together_tokens=24,
         combined=1,

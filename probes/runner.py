@@ -12,12 +12,14 @@ from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost, las
 from detharness.probes.axes import AXES
 from detharness.probes.axes.axis import Counters
 from detharness.probes.bench import Bench
+from detharness.probes.causes.explain import Axis, Divergence, explain, explain_units
+from detharness.probes.causes.failure import Failure, Play, Side
 from detharness.probes.contexts import parting
 from detharness.probes.divergence import Comparison, Observation, compare, logprob_bits, margins
 from detharness.probes.interrupts import Interrupts
 from detharness.probes.journal import Advance, Journal, Outcome, ShowProgress, recorded_run
 from detharness.probes.report import build_report
-from detharness.probes.scenario import Played, Probe, Reference, Sample, Scenario, Watch, solo_key
+from detharness.probes.scenario import Played, Probe, Reference, Sample, Scenario, Watch, solo_key, solo_reference
 from detharness.probes.settings import Arm, Plan
 from detharness.targets.protocol import Completion, ScriptedTarget
 
@@ -28,18 +30,22 @@ def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) ->
     depths = [plan.depths[arm.name] for arm in plan.arms]
 
     def play(journal: Journal, interrupts: Interrupts, advance: Advance) -> None:
+        found = {}
         for arm in plan.arms:
             target = plan.target.with_kernels(arm.kernels, arm.dtype)
-            _ArmRun(arm, target, plan, bench, journal, advance).play(interrupts)
+            arm_run = _ArmRun(arm, target, plan, bench, journal, advance)
+            found[arm.name] = arm_run.divergences
+            arm_run.play(interrupts)
             if interrupts.asked:
                 return
+        explain(plan, found, journal, interrupts, advance)
 
     return recorded_run(
         plan.manifest,
         play,
         build_report,
         out=plan.settings.out,
-        units=foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script),
+        units=foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script) + explain_units(plan),
         progress=progress,
         on_interrupt=on_interrupt,
     )
@@ -59,7 +65,10 @@ def _bench(plan: Plan) -> Bench:
 
 
 class _ArmRun:
-    """One arm in progress: plays scenarios, keeps the replies that others are compared with."""
+    """One arm in progress: plays scenarios, keeps the replies that others are compared with.
+
+    ``divergences``: the first trial of each axis in which a reply moved.
+    """
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class _ArmRun:
         self._journal = journal
         self._advance = advance
         self._greedy = {probe.id: probe.greedy for probe in (*bench.probes, *bench.twins)}
+        self.divergences: dict[Axis, Divergence] = {}
         self._seen: dict[tuple[str, str, int], Observation] = {}
         self._played: dict[str, Played] = {}
 
@@ -170,13 +180,15 @@ class _ArmRun:
         reference = watch.reference
         comparison = compare(self._reference(reference), mine, self._arm.dtype)
         with_solo = comparison
-        if watch.sample and not self._greedy[watch.probe_id]:
-            nothing = mine.from_token(len(mine.token_ids))  # The solo reply is another sample: other noise.
+        if not watch.repeats_solo:
+            nothing = mine.from_token(len(mine.token_ids))
             with_solo = compare(nothing, nothing, self._arm.dtype)
         elif reference.scenario != solo_key(watch.probe_id):
             with_solo = compare(self._solo(watch.probe_id).from_token(watch.offset), mine, self._arm.dtype)
         counters = self._counters(watch, played, comparison)
         confounded = watch.premise is not None and self._premise_fails(watch, watch.premise)
+        if comparison.moved and counters and not confounded and watch.axis not in self.divergences:
+            self.divergences[watch.axis] = self._divergence(watch, played.scenario)
         completion = played.result.completions[watch.request_id, watch.sample]
         text = self._text(watch.probe_id, completion, watch.offset)
         context = None
@@ -204,6 +216,15 @@ class _ArmRun:
             "config": played.scenario.config.as_record(),
             **_reply_fields(completion, mine, text),
         }
+
+    def _divergence(self, watch: Watch, scenario: Scenario) -> Divergence:
+        def side(held: Reference) -> Side:
+            return Side(Play.of(self._played[held.scenario].scenario), (held.request_id, held.sample))
+
+        alike = None if watch.premise is None else (side(solo_reference(watch.probe_id)), side(watch.premise))
+        trial = Side(Play.of(scenario), (watch.request_id, watch.sample))
+        failure = Failure(trial, side(watch.reference), alike)
+        return Divergence(watch.probe_id, watch.axis, watch.level, scenario.key, failure)
 
     def _text(self, probe_id: str, completion: Completion, begins_at: int) -> str:
         """A reply's text from the first token of the solo reply on; the prompt may hold ``begins_at`` tokens of it."""

@@ -62,7 +62,8 @@ class Watch:
     when the prompt already holds the head of the reply).
     premise: a reply that must equal the probe's solo reply bit for bit, or the comparison cannot be told from
     another axis and counts for none.
-    sample: which of the request's samples is compared.
+    sample: which of the request's samples is compared. repeats_solo: whether the solo reply is what it must equal too
+    (not where it is sampled otherwise).
     """
 
     probe_id: str
@@ -73,6 +74,7 @@ class Watch:
     offset: int = 0
     premise: Reference | None = None
     sample: int = 0
+    repeats_solo: bool = True
 
 
 @dataclass(frozen=True)

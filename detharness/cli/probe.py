@@ -33,6 +33,8 @@ _BELONGS_TO: Mapping[str, tuple[Kind, ...]] = {
     "num_blocks": ("engine",),
     "max_step_tokens": ("engine",),
     "strict": ("engine",),
+    "localize": ("engine",),
+    "shrink": ("engine",),
     "traffic": ("engine", "server"),
     "axes": ("engine", "server"),
     "model": ("server",),
@@ -78,7 +80,7 @@ def probe(
         typer.Option(
             metavar="A,B|all",
             help="Axes to play in full. Engine: batch_size, slot, content, chunk, prefix_cache, page_size, "
-            "page_placement, preemption, threads, seeds, samplers. Server: run_to_run, co_batching, prefix_cache. "
+            "page_placement, preemption, threads, seeds, samplers, n. Server: run_to_run, co_batching, prefix_cache. "
             "Default: a quick choice.",
         ),
     ] = None,
@@ -149,6 +151,18 @@ def probe(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder, new or empty. Default: a new one in runs/.")] = None,
+    localize: Annotated[
+        bool,
+        typer.Option(
+            "--localize", help="Engine: name the first operator and layer that differ, for each axis that moved a reply."
+        ),
+    ] = False,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink", help="Engine: write the smallest traffic that moves a reply as a pytest file, for each such axis."
+        ),
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(

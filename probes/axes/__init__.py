@@ -10,6 +10,7 @@ from detharness.probes.axes.axis import Axis
 from detharness.probes.axes.batch_size import BatchSize
 from detharness.probes.axes.chunk import Chunk
 from detharness.probes.axes.content import Content
+from detharness.probes.axes.n import Samples
 from detharness.probes.axes.page_placement import PagePlacementAxis
 from detharness.probes.axes.page_size import PageSize
 from detharness.probes.axes.preemption import Preemption
@@ -33,6 +34,7 @@ AXES: dict[str, Axis] = {
         Threads(),
         Seeds(),
         Samplers(),
+        Samples(),
     )
 }
 

@@ -47,6 +47,7 @@ class Row:
     position: int
     hit: int
     config: EngineConfig
+    aborted: int
 
     @property
     def mine(self) -> SamplingParams:
@@ -88,6 +89,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     "free slot read": ("page_placement", lambda row: row.config.free_pages is FreePages.NAN),
     "recompute kernel differs": ("preemption", lambda row: row.group.kind == "recompute"),
     "sum per thread": ("threads", lambda row: (row.config.threads or THREADS) != THREADS),
+    "sample number read": ("n", lambda row: row.group.sample_index),
     "argmax of mixed batches": (
         "samplers",
         lambda row: row.mine.temperature == 0 and any(other.temperature for other in row.samplers_beside),
@@ -97,6 +99,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
 SAMPLER_FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     # name: (the axis that must find it, what the noise of a draw reads; something false is harmless)
     "key of the first row": ("seeds", lambda row: row.index and row.slices[0].sequence.seq_seed),
+    "samples counted": ("n", lambda row: row.mine.n - 1),
     "key dropped": ("seeds", lambda row: any(other.seq_seed is None for other in row.samplers_beside)),
     "masks of the batch": (
         "samplers",
@@ -176,7 +179,8 @@ class _Play:
         self.scheduler = Scheduler(config, pool, target.context_length)
         self.memory: dict[tuple[int, int], int] = {}  # (page, offset) -> state
         self.hits: dict[str, int] = {}
-        self.rows: dict[str, list[np.ndarray]] = {}
+        self.rows: dict[tuple[str, int], list[np.ndarray]] = {}
+        self.aborted = 0
         self.result = PlayResult()
 
     def _released(self, page: int) -> None:
@@ -185,29 +189,36 @@ class _Play:
 
     def run(self) -> PlayResult:
         step, last = 0, max(arrival.step for arrival in self.arrivals)
-        sequences: dict[str, Running] = {}
+        sequences: dict[str, list[Running]] = {}
         while step <= last or self.scheduler.waiting or self.scheduler.running:
             for arrival in self.arrivals:
-                if arrival.cancel_step == step and sequences[arrival.request_id].finish_reason is None:
-                    self._finish(sequences[arrival.request_id], "aborted", step)
+                if arrival.cancel_step == step:
+                    live = [sample for sample in sequences[arrival.request_id] if sample.finish_reason is None]
+                    self.aborted += len(live)
+                    for sample in live:
+                        self._finish(sample, "aborted", step)
             for order, arrival in enumerate(self.arrivals):
                 if arrival.step == step:
                     request = Request(arrival.request_id, arrival.token_ids, arrival.sampling, arrival.capture_logits)
-                    sequence = Running(
-                        request=request,
-                        sample_index=0,
-                        seq_seed=arrival.sampling.seq_seed or 0,
-                        order=order,
-                        detokenizer=_NoDetokenizer(),  # type: ignore[arg-type]
-                        tokens=list(arrival.token_ids),
-                    )
-                    sequences[arrival.request_id] = sequence
-                    self.rows[arrival.request_id] = []
-                    self.scheduler.add(sequence)
+                    sequences[arrival.request_id] = [
+                        Running(
+                            request=request,
+                            sample_index=index,
+                            seq_seed=arrival.sampling.seq_seed or 0,
+                            order=order,
+                            detokenizer=_NoDetokenizer(),  # type: ignore[arg-type]
+                            tokens=list(arrival.token_ids),
+                        )
+                        for index in range(arrival.sampling.n)
+                    ]
+                    for sequence in sequences[arrival.request_id]:
+                        self.rows[sequence.name] = []
+                        self.scheduler.add(sequence)
             self._step(step)
             step += 1
         done = self.result.completions
-        self.result.completions = {(a.request_id, 0): done[a.request_id, 0] for a in self.arrivals}
+        names = [(arrival.request_id, index) for arrival in self.arrivals for index in range(arrival.sampling.n)]
+        self.result.completions = {name: done[name] for name in names}
         return self.result
 
     def _step(self, step: int) -> None:
@@ -217,14 +228,15 @@ class _Play:
         for index, (piece, group) in enumerate(zip(plan.slices, groups, strict=True)):
             for offset, token in enumerate(group.token_ids):
                 position = piece.start + offset
-                row = Row(plan.slices, index, group, position, self.hits.get(group.request_id, 0), self.config)
+                hit = self.hits.get(group.request_id, 0)
+                row = Row(plan.slices, index, group, position, hit, self.config, self.aborted)
                 self._write(piece, position, token, row)
         for piece in plan.slices:
             self.scheduler.computed(piece)
         for index, (piece, group) in enumerate(zip(plan.slices, groups, strict=True)):
             if piece.samples:
                 position = len(piece.sequence.tokens)
-                self._sample(piece, step, Row(plan.slices, index, group, position, 0, self.config))
+                self._sample(piece, step, Row(plan.slices, index, group, position, 0, self.config, self.aborted))
         self.result.trace.append(
             StepRecord(
                 step=step,
@@ -248,7 +260,7 @@ class _Play:
             kind = "prefill"
         return RowGroup(
             request_id=sequence.request.request_id,
-            sample_index=0,
+            sample_index=sequence.sample_index,
             kind=kind,  # type: ignore[arg-type]
             start_position=piece.start,
             token_ids=tuple(sequence.tokens[piece.start : piece.start + piece.count]),
@@ -281,7 +293,7 @@ class _Play:
         scores = logits.astype(np.float64)
         forced = params.top_k == 1 or params.top_p < 1e-6 or params.min_p == 1  # Masks that keep the best token.
         if params.temperature and not forced:
-            key = mix(sequence.seq_seed, position, self._read(SAMPLER_FAULTS, row))
+            key = mix(sequence.seq_seed, sequence.sample_index, position, self._read(SAMPLER_FAULTS, row))
             scores = scores / params.temperature + np.random.default_rng(key).gumbel(size=VOCAB)
         token = int(scores.argmax())
         raw = (logits - np.logaddexp.reduce(logits)).astype(np.float32)
@@ -289,7 +301,7 @@ class _Play:
         sequence.logprobs.append(
             TokenLogprob(token, float(raw[token]), None, tuple((choice, float(raw[choice])) for choice in best))
         )
-        self.rows[sequence.request.request_id].append(logits)
+        self.rows[sequence.name].append(logits)
         sequence.tokens.append(token)
         if sequence.generated == sequence.request.sampling.max_tokens:
             self._finish(sequence, "length", step)
@@ -297,11 +309,11 @@ class _Play:
     def _finish(self, sequence: Running, reason: str, step: int) -> None:
         sequence.finish_reason = reason  # type: ignore[assignment]
         self.scheduler.remove(sequence, step)
-        name = sequence.request.request_id
+        name = sequence.name
         tokens = tuple(sequence.tokens[sequence.prompt_length :])
-        self.result.completions[name, 0] = Completion(
-            request_id=name,
-            sample_index=0,
+        self.result.completions[name] = Completion(
+            request_id=name[0],
+            sample_index=name[1],
             prompt_token_ids=sequence.request.token_ids,
             token_ids=tokens,
             text=self.target.detokenize(tokens),

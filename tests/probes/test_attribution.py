@@ -30,6 +30,8 @@ FAULT_NAMES = (
     "key dropped",
     "argmax of mixed batches",
     "masks of the batch",
+    "sample number read",
+    "samples counted",
 )
 
 MOVE_WITHOUT_PREEMPTION = ("rows counted", "slot read", "scale of the batch", "pages in order assumed")
