@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def _prompting(location: ModelLocation) -> tuple[Tokenizer, ChatTemplate | None]
 def _load(location: ModelLocation, dtype: torch.dtype) -> Any:
     """The model as transformers makes it of local files, if every weight is there."""
     path = location.path
-    folder, options = (path, {}) if location.kind == "safetensors" else (path.parent, {"gguf_file": path.name})
+    folder, options = (path, {}) if location.kind == "safetensors" else (path.parent, _dense_gguf(path))
     try:
         with redirect_stderr(StringIO()):  # Progress bars, of which not all can be switched off.
             model, found = AutoModelForCausalLM.from_pretrained(
@@ -116,3 +117,11 @@ def _load(location: ModelLocation, dtype: torch.dtype) -> Any:
             f"transformers finds {len(missing)} weights missing in {path}, first {missing[0]}: fetch the model again"
         )
     return model.eval()
+
+
+def _dense_gguf(path: Path) -> dict[str, Any]:
+    """Options that open a GGUF file as the plain model. Newer versions may keep weights packed, in fetched kernels."""
+    options: dict[str, Any] = {"gguf_file": path.name}
+    if hasattr(transformers, "GgufConfig"):
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    return options

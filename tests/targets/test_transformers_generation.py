@@ -198,9 +198,11 @@ def test_it_is_described_by_the_digests_that_the_engine_gives(target, folder):
     assert ours["backend"].startswith("transformers 5.")
 
 
-def test_nothing_is_drawn_over_the_screen(folder, capfd):
-    asyncio.run(TransformersGeneration(str(folder), "bf16").close())
+def test_nothing_is_drawn_over_the_screen(folder, tmp_path, capfd, caplog):
+    for model in (folder, write_gguf(tmp_path / "tiny.gguf", folder)):
+        asyncio.run(TransformersGeneration(str(model), "bf16").close())
     assert capfd.readouterr() == ("", "")
+    assert not caplog.records
 
 
 def test_a_gguf_file_is_answered_as_the_engine_answers_it(folder, tmp_path):
