@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detharness.probes.page.blocks import each_arm, flat_rows, more, wide_table
-from detharness.probes.page.sentences import margin_sentence, number
+from detharness.probes.page.sentences import margin_sentence, number, place
 from detharness.rendering.html import Html, excerpt, tag
 
 _OPEN = 3  # Contexts of an arm that are seen at once,
@@ -39,21 +39,11 @@ def divergence_blocks(report: Mapping[str, Any]) -> list[Html]:
 def varied(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
     """``count`` rows: the first of each prompt and axis, then others, in their order."""
     firsts: dict[tuple[str, Any], int] = {}
-    for place, row in enumerate(rows):
-        firsts.setdefault((row["prompt"], row["axis"]), place)
-    order = sorted(
-        range(len(rows)), key=lambda place: (firsts[rows[place]["prompt"], rows[place]["axis"]] != place, place)
-    )
-    return [rows[place] for place in sorted(order[:count])]
-
-
-def place(row: Mapping[str, Any]) -> str:
-    """Where a divergence lies: exactly, or as well as the method can tell."""
-    low, high = row["interval"]
-    if row["index"] is not None and low == high:
-        return f"token {row['index']}"
-    at = f"token {low} to {high}" if low is not None else "a token that is not known"
-    return at if row["byte_offset"] is None else f"{at}, byte {row['byte_offset']}"
+    for index, row in enumerate(rows):
+        firsts.setdefault((row["prompt"], row["axis"]), index)
+    taken = set(firsts.values())
+    later = [index for index in range(len(rows)) if index not in taken]
+    return [rows[index] for index in sorted([*firsts.values(), *later][:count])]
 
 
 def _context(row: Mapping[str, Any]) -> Html:

@@ -96,6 +96,15 @@ def _reading(row: Mapping[str, Any]) -> str:
     return "That is not among the narrowest: if the choice was greedy, look for a fault of logic or of sampling."
 
 
+def place(row: Mapping[str, Any]) -> str:
+    """Where a divergence lies: exactly, or as well as the method can tell."""
+    low, high = row["interval"]
+    if row["index"] is not None and low == high:
+        return f"token {row['index']}"
+    at = f"token {low} to {high}" if low is not None else "a token that is not known"
+    return at if row["byte_offset"] is None else f"{at}, byte {row['byte_offset']}"
+
+
 def rate(count: int, trials: int) -> str:
     """ "3 of 12 comparisons (25 %, 95 % interval 8.9 % to 53 %)"."""
     low, high = wilson_interval(count, trials)
