@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detharness.errors import UsageError
 from detharness.probes.page.axes import axis_matrix, level_tables
 from detharness.probes.page.blocks import flat_rows, key_table, section, sentence_list, verdict_badge
 from detharness.probes.page.causes import cause_blocks
 from detharness.probes.page.divergences import divergence_blocks
+from detharness.probes.page.files import write_file
 from detharness.probes.page.prompts import prompt_tables
 from detharness.probes.page.sentences import headline
 from detharness.probes.page.servers import capability_table, finding_table
 from detharness.probes.page.survival import survival_figures
-from detharness.records.atomic import write_atomic
 from detharness.rendering.html import Html, excerpt, html_page, tag
 
 PAGE = "report.html"
@@ -35,11 +34,7 @@ def probe_page(report: Mapping[str, Any]) -> str:
 
 def write_page(folder: Path, report: Mapping[str, Any]) -> None:
     """Write the page of ``report`` into a run's folder; UsageError where it cannot be written."""
-    path = folder / PAGE
-    try:
-        write_atomic(path, probe_page(report).encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    write_file(folder / PAGE, probe_page(report).encode())
 
 
 def _body(report: Mapping[str, Any]) -> list[Html]:
