@@ -57,6 +57,8 @@ DEFAULT: Mapping[str, ArmDepth] = {
             "seeds": AxisDepth(probes=1, tokens=8, levels=("other", "none")),
             "samplers": AxisDepth(probes=1, tokens=8, levels=("top_k",)),
             "n": AxisDepth(probes=1, tokens=8),
+            "cancel": AxisDepth(probes=1, tokens=8, levels=("midway",)),
+            "arrival": AxisDepth(probes=1, tokens=8, levels=("neighbours", "joins")),
         },
         together_tokens=24,
         combined=1,

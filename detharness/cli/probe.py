@@ -80,7 +80,8 @@ def probe(
         typer.Option(
             metavar="A,B|all",
             help="Axes to play in full. Engine: batch_size, slot, content, chunk, prefix_cache, page_size, "
-            "page_placement, preemption, threads, seeds, samplers, n. Server: run_to_run, co_batching, prefix_cache. "
+            "page_placement, preemption, threads, seeds, samplers, n, cancel, arrival. Server: run_to_run, "
+            "co_batching, prefix_cache. "
             "Default: a quick choice.",
         ),
     ] = None,
@@ -154,13 +155,15 @@ def probe(
     localize: Annotated[
         bool,
         typer.Option(
-            "--localize", help="Engine: name the first operator and layer that differ, for each axis that moved a reply."
+            "--localize",
+            help="Engine: name the first operator and layer that differ, for each axis that moved a reply.",
         ),
     ] = False,
     shrink: Annotated[
         bool,
         typer.Option(
-            "--shrink", help="Engine: write the smallest traffic that moves a reply as a pytest file, for each such axis."
+            "--shrink",
+            help="Engine: write the smallest traffic that moves a reply as a pytest file, for each such axis.",
         ),
     ] = False,
     strict: Annotated[

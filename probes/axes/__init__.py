@@ -6,8 +6,10 @@ A reference and its variant differ in the axis alone; where that is impossible t
 from __future__ import annotations
 
 from detharness.errors import UsageError
+from detharness.probes.axes.arrival import ArrivalTime
 from detharness.probes.axes.axis import Axis
 from detharness.probes.axes.batch_size import BatchSize
+from detharness.probes.axes.cancel import Cancel
 from detharness.probes.axes.chunk import Chunk
 from detharness.probes.axes.content import Content
 from detharness.probes.axes.n import Samples
@@ -35,6 +37,8 @@ AXES: dict[str, Axis] = {
         Seeds(),
         Samplers(),
         Samples(),
+        Cancel(),
+        ArrivalTime(),
     )
 }
 

@@ -65,6 +65,12 @@ class Row:
         return [piece.sequence.request.sampling for piece in self.others]
 
     @property
+    def age_difference(self) -> int:
+        """How many tokens more than this request the one beside it has drawn that differs most."""
+        ages = [piece.sequence.generated - self.slices[self.index].sequence.generated for piece in self.others]
+        return max(ages, key=abs, default=0)
+
+    @property
     def largest_foreign_token(self) -> int:
         """How far the batch's largest token id lies above this request's own: a per-batch scale, in miniature."""
         largest = [max(s.sequence.tokens[s.start : s.start + s.count]) for s in self.slices]
@@ -89,6 +95,12 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     "free slot read": ("page_placement", lambda row: row.config.free_pages is FreePages.NAN),
     "recompute kernel differs": ("preemption", lambda row: row.group.kind == "recompute"),
     "sum per thread": ("threads", lambda row: (row.config.threads or THREADS) != THREADS),
+    "cancelled requests counted": ("cancel", lambda row: row.aborted),
+    "age of a neighbour read": ("arrival", lambda row: row.age_difference),
+    "prefill beside decode": (
+        "arrival",
+        lambda row: row.group.kind == "decode" and any(not piece.sequence.generated for piece in row.others),
+    ),
     "sample number read": ("n", lambda row: row.group.sample_index),
     "argmax of mixed batches": (
         "samplers",
