@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb
 
 
@@ -23,3 +24,33 @@ def fisher_exact(events_a: int, trials_a: int, events_b: int, trials_b: int) -> 
     ]
     seen = comb(trials_a, events_a) * comb(trials_b, events_b)
     return sum(way for way in ways if way <= seen) / comb(trials_a + trials_b, events)
+
+
+def stratified_fisher_exact(strata: Sequence[tuple[int, int, int, int]]) -> float:
+    """Two-sided p-value that two arms share one rate within every stratum, whatever the strata's own rates are.
+
+    strata: (events_a, trials_a, events_b, trials_b) of each. Given each stratum's margins, the events of arm a in all
+    strata together follow a convolution of hypergeometric distributions; the p-value sums the probabilities of all
+    totals that are no more likely than the one seen (J. J. Gart, "Point and interval estimation of the common odds
+    ratio in the combination of 2 x 2 tables with fixed marginals", Biometrika 57, 1970). With one stratum it is
+    ``fisher_exact``. ValueError for counts outside their trials.
+    """
+    ways, seen = [1], 0  # ways[k]: in how many ways arm a has ``lowest + k`` events.
+    for events_a, trials_a, events_b, trials_b in strata:
+        for events, trials in ((events_a, trials_a), (events_b, trials_b)):
+            if not 0 <= events <= trials:
+                raise ValueError(f"events must lie between 0 and {trials}, got {events}")
+        total = events_a + events_b
+        low, high = max(0, total - trials_b), min(total, trials_a)
+        own = [comb(trials_a, in_a) * comb(trials_b, total - in_a) for in_a in range(low, high + 1)]
+        ways = _convolved(ways, own)
+        seen += events_a - low
+    return sum(way for way in ways if way <= ways[seen]) / sum(ways)
+
+
+def _convolved(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    result = [0] * (len(left) + len(right) - 1)
+    for offset, factor in enumerate(left):
+        for index, other in enumerate(right):
+            result[offset + index] += factor * other
+    return result

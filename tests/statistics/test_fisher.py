@@ -1,10 +1,10 @@
 """Fisher's exact test against published p-values and a count by enumeration."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 
-from detharness.statistics.fisher import fisher_exact
+from detharness.statistics.fisher import fisher_exact, stratified_fisher_exact
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,37 @@ def test_equal_arms_are_no_evidence_and_exchanging_them_changes_nothing():
 def test_counts_outside_their_trials_are_an_error(case):
     with pytest.raises(ValueError, match="events"):
         fisher_exact(*case)
+
+
+def placings(events_a, trials_a, events_b, trials_b):
+    """How many of the events fall to arm a, for every way to place them."""
+    events = combinations(range(trials_a + trials_b), events_a + events_b)
+    return [sum(place < trials_a for place in placing) for placing in events]
+
+
+@pytest.mark.parametrize("strata", [[(2, 3, 1, 4), (1, 4, 0, 2)], [(0, 3, 4, 4), (0, 2, 0, 5), (1, 2, 2, 3)]])
+def test_strata_by_enumeration(strata):
+    # Each stratum's events are placed among its own trials alone; all combinations of placings are equally likely.
+    totals = [sum(placed) for placed in product(*(placings(*stratum) for stratum in strata))]
+    ways = {total: totals.count(total) for total in set(totals)}
+    seen = sum(events_a for events_a, *_ in strata)
+    expected = sum(way for way in ways.values() if way <= ways[seen]) / len(totals)
+    assert stratified_fisher_exact(strata) == expected
+
+
+def test_one_stratum_is_the_plain_test_and_one_without_events_adds_nothing():
+    assert stratified_fisher_exact([(3, 4, 1, 4)]) == fisher_exact(3, 4, 1, 4)
+    assert stratified_fisher_exact([(3, 4, 1, 4), (0, 9, 0, 30)]) == fisher_exact(3, 4, 1, 4)
+    assert stratified_fisher_exact([]) == 1.0
+
+
+def test_strata_keep_their_own_rates():
+    # One prompt always moves and the others never do, alone as under load: pooled, that looks like load.
+    strata = [(2, 2, 20, 20), (0, 20, 0, 2)]
+    assert stratified_fisher_exact(strata) == 1.0
+    assert fisher_exact(2, 22, 20, 22) < 1e-6
+
+
+def test_strata_outside_their_trials_are_an_error():
+    with pytest.raises(ValueError, match="events"):
+        stratified_fisher_exact([(0, 1, 0, 1), (2, 1, 0, 4)])
