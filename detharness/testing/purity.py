@@ -16,8 +16,6 @@ from detharness.testing.failures import BitsMovedError, Difference, NothingCompa
 from detharness.testing.inputs import DISTINCT, Normal, arrange, lay, stand, surround, tensors
 from detharness.testing.reproduction import Script, described
 
-_SEEN = 8  # Rows whose outputs must not all be one: if they are, a row that took another's place could not be seen.
-
 
 def assert_row_pure(
     fn: Callable[..., Any],
@@ -90,9 +88,11 @@ class _Judge:
         """Fail where there was nothing to see."""
         if not self.compared:
             raise NothingComparedError("no batch differs from the reference, so no row was compared")
-        count = min(_SEEN, self._distinct)
-        if self._expect(range(count)).first_unequal(self._expect([0] * count)) is None:
-            raise NothingComparedError(f"{count} rows gave equal output, so a row could not be told from another")
+        first = self._expect([0])
+        if all(self._expect([row]).first_unequal(first) is None for row in range(1, self._distinct)):
+            raise NothingComparedError(
+                f"all {self._distinct} rows gave equal output, so that one took another's place could not be seen"
+            )
 
     def _run(self, batch: Batch) -> Rows:
         arranged = {name: arrange(table, batch) for name, table in self._tables.items()}

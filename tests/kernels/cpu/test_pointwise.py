@@ -66,7 +66,8 @@ def test_log_softmax(kernels, kernels_by_width, ours, impurities, same_bits, len
     wide = length > 10000
     logits = rows_of(length, rows=4 if wide else 70, scale=8.0)
     if not wide:
-        assert impurities(kernels.log_softmax, logits) == set()
+        # Beside its input: over one id every row's output is 0, and rows could not be told apart.
+        assert impurities(lambda x: torch.cat([kernels.log_softmax(x), x], dim=1), logits) == set()
     logits[1, length // 2 :] = -float("inf")  # What a mask leaves; for one column the row has no distribution.
     expected = ours.log_softmax(logits)
     for other in kernels_by_width.values():
