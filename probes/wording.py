@@ -8,7 +8,7 @@ from typing import Any
 
 def summary(report: Mapping[str, Any]) -> list[str]:
     """What was seen, arm by arm, and what it means for the subject."""
-    lines = [_arm_line(arm) for arm in report["arms"]]
+    lines = [arm_line(arm, f"{arm['kernels']} kernels in {arm['dtype']} ({arm['role']})") for arm in report["arms"]]
     controls = [arm for arm in report["arms"] if arm["role"] == "control"]
     if controls and all(arm["verdict"] == "identical" for arm in controls):
         lines.append(
@@ -21,10 +21,10 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _arm_line(arm: Mapping[str, Any]) -> str:
+def arm_line(arm: Mapping[str, Any], name: str) -> str:
+    """What was seen in one arm, which the sentence calls ``name``."""
     statistics = arm["statistics"]
     trials = statistics["trials"]
-    name = f"{arm['kernels']} kernels in {arm['dtype']} ({arm['role']})"
     if not trials:
         return f"{name}: nothing was compared."
     compared = f"{trials} trials ({statistics['tokens_compared']} tokens)"
@@ -32,13 +32,13 @@ def _arm_line(arm: Mapping[str, Any]) -> str:
         bound = statistics["upper_bound_95"]
         return (
             f"{name}: no bit moved in {compared}. With 95 % confidence the rate of moved trials under such traffic is "
-            f"below {_percent(bound)}."
+            f"below {percent(bound)}."
         )
     low, high = statistics["rate_interval_95"]
-    moved = f"{name}: bits moved in {statistics['diverged']} of {compared}, 95 % interval {_percent(low)} to "
-    moved += f"{_percent(high)}"
+    moved = f"{name}: bits moved in {statistics['diverged']} of {compared}, 95 % interval {percent(low)} to "
+    moved += f"{percent(high)}"
     axes = [axis for axis, found in arm["axes"].items() if found["status"] == "diverged"]
-    by = f", on {_listed(axes)}" if axes else ", only where several things differed at once"
+    by = f", on {listed(axes)}" if axes else ", only where several things differed at once"
     tokens = statistics["diverged_tokens"]
     if not tokens:
         return f"{moved}{by}; every token stayed the same."
@@ -51,9 +51,9 @@ def _arm_line(arm: Mapping[str, Any]) -> str:
 
 
 def _verdict_line(report: Mapping[str, Any]) -> str:
-    kernels = _listed(list(dict.fromkeys(arm["kernels"] for arm in report["arms"] if arm["role"] == "subject")))
+    kernels = listed(list(dict.fromkeys(arm["kernels"] for arm in report["arms"] if arm["role"] == "subject")))
     tested = [axis for axis, found in report["axes"].items() if found["status"] != "not_tested"]
-    over = f" over {_listed(tested)}" if tested else ""
+    over = f" over {listed(tested)}" if tested else ""
     if report["verdict"] == "identical":
         return f"Other people's traffic changed nothing under the {kernels} kernels{over}."
     if report["verdict"] == "diverged":
@@ -71,21 +71,27 @@ def not_shown(report: Mapping[str, Any]) -> list[str]:
     ):
         axes = [axis for axis, found in report["axes"].items() if found["reason"] == reason]
         if axes:
-            lines.append(text.format(_listed(axes)))
+            lines.append(text.format(listed(axes)))
     for arm in report["arms"]:
         missing = [axis for axis, found in arm["axes"].items() if found["status"] == "not_tested"]
         if missing and arm["role"] == "subject" and any(report["axes"][a]["status"] != "not_tested" for a in missing):
-            lines.append(f"The {arm['name']} arm did not test {_listed(missing)}.")
+            lines.append(f"The {arm['name']} arm did not test {listed(missing)}.")
         combined = arm["combined"]
         if arm["role"] == "subject" and 0 < combined["pairs_covered"] < combined["pairs"]:
             lines.append(
                 f"In the {arm['name']} arm, {combined['pairs_covered']} of {combined['pairs']} pairs of settings stood "
                 "together in a combined trial; the others did not meet."
             )
+    return lines + always_not_shown(report)
+
+
+def always_not_shown(report: Mapping[str, Any]) -> list[str]:
+    """What no run supports, and what this one's logits and prompts do not: the same for every kind of target."""
+    lines = []
     broken = [arm["name"] for arm in report["arms"] if arm["statistics"]["non_finite_trials"]]
     if broken:
         lines.append(
-            f"NaN or infinite logits stood in compared rows of {_listed(broken)}: equal bits say nothing about a model "
+            f"NaN or infinite logits stood in compared rows of {listed(broken)}: equal bits say nothing about a model "
             "that is broken."
         )
     lines.append(
@@ -103,9 +109,11 @@ def not_shown(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _percent(rate: float) -> str:
+def percent(rate: float) -> str:
+    """A rate as text."""
     return f"{100 * rate:.1f} %"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
