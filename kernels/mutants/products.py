@@ -134,13 +134,15 @@ class ExpertsInOrderOfArrival(FaultyKernels):
         called = dict.fromkeys(loads.argmax(dim=1).tolist())  # Experts in the order of the rows that call them first.
         order = [*called, *(expert for expert in range(4) if expert not in called)]
         parts = partial_products(self.sound, x, packed, 4)
-        total = parts[order[0]]
-        for expert in order[1:]:
-            total = total + parts[expert]
-        return total
+        first, *rest = (parts[expert] for expert in order)
+        for part in rest:
+            first = first + part
+        return first
 
 
 def rounded_to_int8(x: Tensor) -> Tensor:
     """x as int8 with one scale for all of it would give it back."""
-    scale = x.abs().amax(dim=None) / 127 if x.numel() else torch.zeros(())
-    return (x / scale).round() * scale if bool(scale > 0) else x
+    if not x.any():
+        return x
+    scale = x.abs().max() / 127
+    return (x / scale).round() * scale

@@ -33,7 +33,7 @@ class CutAttention(FaultyKernels):
 def rows_of(batch: PagedBatch, request: int) -> int:
     """How many rows the request brings to the step."""
     rows = request_rows(batch, request)
-    return rows.stop - rows.start
+    return int(rows.stop) - int(rows.start)
 
 
 def first_position(batch: PagedBatch, request: int) -> int:
