@@ -87,7 +87,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Html:
             excerpt(row["prompt"], _NAME_BYTES),
             row["axis"] or "several",
             excerpt(row["level"], _NAME_BYTES),
-            str(row.get("count", 1)),
+            str(row["count"]),
             "-" if row["prompt_tokens"] is None else str(row["prompt_tokens"]),
             place(row),
             row["method"],

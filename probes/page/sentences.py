@@ -96,6 +96,19 @@ def _reading(row: Mapping[str, Any]) -> str:
     return "That is not among the narrowest: if the choice was greedy, look for a fault of logic or of sampling."
 
 
+def finding_sentence(finding: Mapping[str, Any]) -> str:
+    """Both rates with their n, and what the named test says of them."""
+    said = [
+        f"{side}: {rate(counts['diverged'], counts['n'])}" if counts["n"] else f"{side}: nothing compared"
+        for side in ("solo", "loaded")
+        if (counts := finding.get(side)) is not None
+    ]
+    p_value = finding.get("p_value")
+    if p_value is not None:
+        said.append(f"{finding['test']}: p = {p_value:.3g}")
+    return ". ".join(said) + "."
+
+
 def place(row: Mapping[str, Any]) -> str:
     """Where a divergence lies: exactly, or as well as the method can tell."""
     low, high = row["interval"]

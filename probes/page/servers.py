@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detharness.probes.page.blocks import flat_rows, key_table, marked, wide_table
-from detharness.probes.page.sentences import axis_words, rate
+from detharness.probes.page.sentences import axis_words, finding_sentence
 from detharness.rendering.html import Html, excerpt, tag
 
 _DETAIL_BYTES = 400
@@ -35,16 +35,3 @@ def finding_table(report: Mapping[str, Any]) -> list[Html]:
         if rest:
             found.append(key_table(flat_rows(rest), _KEYS))
     return found
-
-
-def finding_sentence(finding: Mapping[str, Any]) -> str:
-    """Both rates with their n, and what the named test says of them."""
-    said = [
-        f"{side}: {rate(counts['diverged'], counts['n'])}" if counts["n"] else f"{side}: nothing compared"
-        for side in ("solo", "loaded")
-        if (counts := finding.get(side)) is not None
-    ]
-    p_value = finding.get("p_value")
-    if p_value is not None:
-        said.append(f"{finding['test']}: p = {p_value:.3g}")
-    return ". ".join(said) + "."

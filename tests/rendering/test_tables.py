@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from detharness.rendering.tables import make_console, make_table
+from detharness.rendering.tables import fitting_table, make_console, make_table
 
 
 class Terminal(io.StringIO):
@@ -83,3 +83,47 @@ def test_numbers_stand_right_and_none_is_a_dash():
 def test_a_row_of_another_length_is_an_error(row):
     with pytest.raises(ValueError, match="cells in a table of 2 columns"):
         make_table(["name", "count"], [row])
+
+
+COLUMNS = ("prompt", "silent", "first divergence", "the reply's own words")
+ROWS = [("alpha", None, 3, "several words, and more of them"), ("beta", None, None, "other words")]
+
+
+def printed(table, width):
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(table)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [10, 30, 40, 60, 80, 10_000])
+def test_a_fitting_table_fits_and_breaks_no_word(width):
+    text = printed(fitting_table(width, COLUMNS, ROWS), width)
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    for word in ("prompt", "alpha", "beta"):
+        assert word in text
+    assert "silent" not in text  # No row says anything in it.
+    shown, _, left_out = " ".join(text.split()).partition("no room for:")
+    for name, word in (("first divergence", "divergence"), ("the reply's own words", "several")):
+        assert (word in shown) != (name in left_out)
+
+
+def test_a_fitting_table_is_whole_in_a_pipe_and_on_one_line_a_row():
+    text = printed(fitting_table(10_000, COLUMNS, ROWS), 10_000)
+    assert "│ alpha  │                3 │ several words, and more of them │" in text
+    assert "no room" not in text
+
+
+def test_a_fitting_table_folds_a_word_longer_than_any_column():
+    text = printed(fitting_table(60, ("name", "count"), [("x" * 200, 1)]), 60)
+    assert text.count("x") == 200
+    assert "│     1 │" in text
+
+
+def test_a_fitting_table_counts_the_cells_of_wide_characters_and_escapes():
+    text = printed(fitting_table(40, ("name", "count"), [("漢字" * 5, 1), ("\x1b[31m", 2)]), 40)
+    assert "漢字" * 5 in text
+    assert r"\x1b[31m" in text
+
+
+def test_a_fitting_table_without_rows_keeps_its_head():
+    assert "prompt" in printed(fitting_table(80, COLUMNS, []), 80)

@@ -155,6 +155,7 @@ SERVER = {
                     "prompt": "p1",
                     "axis": "co_batching",
                     "level": "2 in flight",
+                    "count": 5,
                     "prompt_tokens": None,
                     "index": None,
                     "position": None,
