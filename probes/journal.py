@@ -35,9 +35,10 @@ class Outcome:
 
 @dataclass
 class Journal:
-    """Records as they are written, kept for the report; durations beside them."""
+    """Records as they are written, kept for the report; durations beside them, all in one folder."""
 
     writer: JsonlWriter
+    folder: RunFolder
     rows: list[dict[str, Any]] = field(default_factory=list)
     timing: list[dict[str, Any]] = field(default_factory=list)
 
@@ -68,7 +69,7 @@ def recorded_run(
     rows: Sequence[Mapping[str, Any]] = ()
     try:
         with folder.records(TRIALS) as writer, Interrupts(on_interrupt) as interrupts, progress(units) as advance:
-            journal = Journal(writer)
+            journal = Journal(writer, folder)
             rows = journal.rows
             play(journal, interrupts, advance)
     except DetharnessError:

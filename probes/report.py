@@ -16,7 +16,8 @@ from detharness.probes.wording import not_shown, summary
 def build_report(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     """The report of a run, complete or cut short."""
     arms = [_arm(arm, manifest, [row for row in rows if row["arm"] == arm["name"]]) for arm in manifest["arms"]]
-    report = framed(manifest, "engine", arms, tuple(AXES))
+    causes = [{name: row[name] for name in row if name != "kind"} for row in rows if row["kind"] == "cause"]
+    report = {**framed(manifest, "engine", arms, tuple(AXES)), "causes": causes}
     return {**report, "summary": summary(report), "not_shown": not_shown(report)}
 
 

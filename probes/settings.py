@@ -53,6 +53,8 @@ class ProbeSettings:
     page_size: int = 16
     num_blocks: int | None = None
     max_step_tokens: int | None = None
+    localize: bool = False
+    shrink: bool = False
     out: Path | None = None
 
 
@@ -242,6 +244,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
             "small_pool": settings.num_blocks,
             "chunk_budget": settings.max_step_tokens,
             "logits_compared": plan.capture_logits,
+            "localize": settings.localize,
+            "shrink": settings.shrink,
             "engine": plan.config.as_record(),
         },
         "prompts": [

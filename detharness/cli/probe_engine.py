@@ -23,10 +23,14 @@ def probe_engine(target: str, options: Mapping[str, Any], *, json: bool) -> int:
 
 
 def _run(plan: Plan, *, json: bool) -> int:
+    from rich.text import Text
+
+    from detharness.probes.causes.sentences import cause_lines
     from detharness.probes.report import exit_code
     from detharness.probes.runner import run
     from detharness.probes.tables import print_report
     from detharness.records.canonical import canonical_bytes
+    from detharness.rendering.escape import visible
     from detharness.rendering.progress import show_progress
     from detharness.rendering.tables import make_console
 
@@ -37,6 +41,8 @@ def _run(plan: Plan, *, json: bool) -> int:
         lambda: say("Stopping after this trial; Ctrl-C again stops at once."),
     )
     print_report(console, outcome.report)
+    for line in cause_lines(outcome.report["causes"]):
+        console.print(Text(visible(line)))
     say(f"Records and report: {outcome.folder}")
     code = exit_code(outcome.report, interrupted=outcome.interrupted)
     if json:

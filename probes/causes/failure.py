@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from detharness.probes.scenario import Sample
+from detharness.probes.scenario import Sample, Scenario
 from detharness.targets.protocol import Arrival, EngineConfig
 
 
@@ -15,6 +15,11 @@ class Play:
 
     arrivals: tuple[Arrival, ...]
     config: EngineConfig
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Play:
+        """What is played in a scenario."""
+        return cls(scenario.arrivals, scenario.config)
 
     def get(self, request_id: str) -> Arrival | None:
         """The request of that name, if it is in the play."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detharness.probes.causes.cause import OUTSIDE, Cause, plans_of, schedule_of
+from detharness.probes.causes.failure import Play
 from detharness.probes.causes.lineage import RowKey, lineage
 from detharness.probes.causes.replies import aligned_replies
 from detharness.probes.causes.trails import Site, Trails
@@ -30,9 +31,9 @@ class _Pair:
     """Two requests to compare, each in its play; both plays are one where the scenarios are."""
 
     target: ScriptedTarget
-    trial: Scenario
+    trial: Scenario | Play
     trial_sample: Sample
-    reference: Scenario
+    reference: Scenario | Play
     reference_sample: Sample
 
     def play(self) -> tuple[PlayResult, PlayResult]:
@@ -51,7 +52,7 @@ class _Pair:
         trial = self._observe(self.trial)
         return trial, trial if self._one_play else self._observe(self.reference)
 
-    def _observe(self, scenario: Scenario) -> _Observed:
+    def _observe(self, scenario: Scenario | Play) -> _Observed:
         trails = Trails()
         with self.target.observe(None, None, None, trails.take):
             return _Observed(self.target.play(scenario.arrivals, scenario.config), trails)
@@ -73,9 +74,9 @@ class _Observed:
 
 def localize(
     target: ScriptedTarget,
-    trial: Scenario,
+    trial: Scenario | Play,
     trial_request: str,
-    reference: Scenario,
+    reference: Scenario | Play,
     reference_request: str,
     samples: tuple[int, int] = (0, 0),
 ) -> Cause | None:
@@ -161,7 +162,7 @@ def _found(pair: _Pair, mine: _Observed, theirs: _Observed, parting: _Parting, s
     )
 
 
-def _bits(target: ScriptedTarget, scenario: Scenario, site: Site, row: RowKey) -> NDArray[np.integer[Any]]:
+def _bits(target: ScriptedTarget, scenario: Scenario | Play, site: Site, row: RowKey) -> NDArray[np.integer[Any]]:
     """The second pass: one row of one operator."""
     with target.observe(site.layer, site.operator, (row.request_id, row.position)) as seen:
         target.play(scenario.arrivals, scenario.config)

@@ -60,6 +60,23 @@ def plain_configuration(search: Search) -> None:
                 search.fails(candidate)
 
 
+def tighter_limits(search: Search) -> None:
+    """Step budgets and pools that have to be tight as tight as can be: less traffic then fills them."""
+    for name in _room(search.held.trial.play):
+        limit = getattr(search.held.trial.play.config, name)
+        if limit is not None and limit < _room(search.held.trial.play)[name]:
+            _least_limit(search, name, limit)
+
+
+def _least_limit(search: Search, name: str, limit: int) -> None:
+    start = search.held
+
+    def limited(value: int) -> Failure:
+        return start.each(lambda play: _with(play, {name: value}) if getattr(play.config, name) == limit else play)
+
+    least(1, limit, lambda value: search.fails(limited(value)))
+
+
 def _plainer(failure: Failure, name: str, default: Any) -> Failure:
     trial, reference = failure.trial.play, failure.reference.play
     theirs = getattr(reference.config, name)
@@ -115,6 +132,7 @@ REDUCTIONS: tuple[Callable[[Search], None], ...] = (
     drop_neighbours,
     start_at_once,
     plain_configuration,
+    tighter_limits,
     shorten_the_prompt,
     plain_neighbours,
 )

@@ -17,13 +17,14 @@ from detharness.probes.causes.replies import aligned_replies
 from detharness.probes.divergence import Comparison, Observation, compare
 from detharness.targets.protocol import PlayResult, ScriptedTarget
 
-MOST_REPLAYS = 300
+MOST_REPLAYS = 400
 
 
 @dataclass(frozen=True)
 class Shrunk:
     """What is left, how its replies differ, and what it took.
 
+    replies: the reference's and the trial's, aligned. threads: intra-op threads that computed them, in that order.
     replays: plays run. minimal: whether no single reduction is left that fails; False where the bound on replays, or an
     interrupt, came first.
     """
@@ -31,6 +32,7 @@ class Shrunk:
     failure: Failure
     comparison: Comparison
     replies: tuple[Observation, Observation]
+    threads: tuple[int, int]
     before: dict[str, int]
     replays: int
     most_replays: int
@@ -80,6 +82,7 @@ def shrink(
         failure=search.held,
         comparison=search.comparison,
         replies=search.replies,
+        threads=search.threads,
         before=sizes(failure),
         replays=search.replays,
         most_replays=most_replays,
@@ -93,6 +96,7 @@ class _Search:
     held: Failure
     comparison: Comparison
     replies: tuple[Observation, Observation]
+    threads: tuple[int, int]
 
     def __init__(self, target: ScriptedTarget, most_replays: int, stop: Callable[[], bool]) -> None:
         self._target = target
@@ -125,21 +129,27 @@ class _Search:
             return False
         self.held = candidate
         self.replies, self.comparison = verdict
+        self.threads = self._threads(candidate.reference), self._threads(candidate.trial)
         return True
 
     def _compared(self, candidate: Failure) -> tuple[tuple[Observation, Observation], Comparison] | None:
         """Both replies where they differ, and where two others that must not differ do not."""
         self._held_plays = {play: result for play, result in self._held_plays.items() if play in candidate.plays}
         dtype = candidate.trial.play.config.dtype
-        if candidate.alike is not None and compare(*self._replies(*candidate.alike), dtype).moved:
-            return None
         replies = self._replies(candidate.reference, candidate.trial)
         comparison = compare(*replies, dtype)
-        return (replies, comparison) if comparison.moved else None
+        if not comparison.moved:
+            return None
+        if candidate.alike is not None and compare(*self._replies(*candidate.alike), dtype).moved:
+            return None
+        return replies, comparison
 
     def _replies(self, reference: Side, other: Side) -> tuple[Observation, Observation]:
         completions = [self._played(side.play).completions[side.sample] for side in (reference, other)]
         return aligned_replies(completions[0], completions[1], greedy=other.request.sampling.temperature == 0)
+
+    def _threads(self, side: Side) -> int:
+        return self._held_plays[side.play].trace[0].threads
 
     def _played(self, play: Play) -> PlayResult:
         if play not in self._held_plays:
