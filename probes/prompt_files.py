@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from detharness.errors import DetharnessError, UsageError
 from detharness.probes.scenario import Probe
 from detharness.records.jsonl import JsonlRow, read_jsonl
-from detharness.targets.protocol import SamplingParams, ScriptedTarget
+from detharness.targets.protocol import SamplingParams
 
 SOURCES = ("prompt", "messages", "token_ids")
 # What a probe decides itself: logprobs are always taken, and one reply is compared with one.
@@ -29,6 +29,24 @@ TOP_LOGPROBS = 2  # The best two give the margin where logits are not captured.
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
+class Prompting(Protocol):
+    """What turns prompts into tokens: a part of every target whose tokenizer is on this side."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model's context holds, prompt and reply together."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below this are real tokens."""
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text."""
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+        """Token ids of a conversation rendered by the model's chat template."""
+
+
 @dataclass(frozen=True)
 class PromptSource:
     """Where a prompt's tokens come from: exactly one of text, messages, token ids. ``where`` names file and line."""
@@ -37,7 +55,7 @@ class PromptSource:
     value: Any
     where: str
 
-    def tokens(self, target: ScriptedTarget) -> tuple[int, ...]:
+    def tokens(self, target: Prompting) -> tuple[int, ...]:
         """Token ids under the target's tokenizer; UsageError if there are none or an id is outside its vocabulary."""
         if self.kind == "prompt":
             if len(self.value) > LONGEST_TEXT:
@@ -57,7 +75,7 @@ class PromptSource:
             raise UsageError(f"{self.where}: token id {outside[0]} is outside the model's vocabulary of {vocab}")
         return ids
 
-    def _rendered(self, target: ScriptedTarget) -> tuple[int, ...]:
+    def _rendered(self, target: Prompting) -> tuple[int, ...]:
         try:
             return target.render_chat(self.value)
         except DetharnessError as error:
@@ -145,7 +163,7 @@ def packaged_prompts() -> list[PromptRow]:
         return read_prompts(path)
 
 
-def tokenize_prompts(rows: list[PromptRow], target: ScriptedTarget, defaults: SamplingParams, seed: int) -> list[Probe]:
+def tokenize_prompts(rows: list[PromptRow], target: Prompting, defaults: SamplingParams, seed: int) -> list[Probe]:
     """Rows as probes: ``defaults`` under each row's own fields, and a noise key from ``seed`` where it has none."""
     limit = target.context_length
     probes = []
