@@ -91,7 +91,7 @@ class _Run:
         with (
             Journal(folder) as journal,
             Interrupts(interrupted) as interrupts,
-            self._display.progress(plan.requests) as advance,
+            self._display.progress(plan.most_requests) as advance,
         ):
             asker = Asker(target, budget, advance)
             try:

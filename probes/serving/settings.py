@@ -74,11 +74,9 @@ class ServerPlan:
     effective_config: dict[str, Any]
 
     @property
-    def requests(self) -> int:
-        """The most requests that are sent when nobody asks to come back later; fewer where ``max_requests`` says so."""
-        most = MOST_REQUESTS + sum(len(play.asks) for play in self.plays) + MOST_LOCATED * REQUESTS_EACH
-        limit = self.settings.max_requests
-        return most if limit is None else min(most, limit)
+    def most_requests(self) -> int:
+        """The most requests that are sent where none has to be repeated and no budget ends the run before."""
+        return MOST_REQUESTS + sum(len(play.asks) for play in self.plays) + MOST_LOCATED * REQUESTS_EACH
 
     def manifest(self, target: dict[str, Any]) -> dict[str, Any]:
         """What was asked, after defaults: no clock, no key, no header's value."""

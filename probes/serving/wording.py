@@ -93,7 +93,7 @@ def not_shown(report: Mapping[str, Any]) -> list[str]:
         ),
     ):
         axes = [axis for axis, found in report["axes"].items() if found["reason"] == reason]
-        if axes:
+        if axes and not (reason == "left out" and report["preset"] is not None):
             lines.append(text.format(_listed(axes)))
     if "logprobs" not in works:
         lines.append(
