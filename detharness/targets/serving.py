@@ -64,8 +64,9 @@ class ServedToken:
 class ServedReply:
     """What came back, and when. ``tokens``: its logprob entries; None where there are none, or not for all.
 
-    token_ids_by: the name of the field the ids came in. chunks: events of the stream that held text or ids, None
-    without a stream. seconds: from sending to the end; first_seconds: to the first text or id of a stream.
+    token_ids_by: the name of the field the ids came in; "logprobs": in the entries. chunks: events of the stream that
+    held text or ids, None without a stream. seconds: from sending to the end; first_seconds: to the first text or id of
+    a stream. waited_seconds: before sending, for one of a stated number of connections.
     """
 
     text: str
@@ -81,6 +82,7 @@ class ServedReply:
     chunks: int | None = None
     seconds: float = 0.0
     first_seconds: float | None = None
+    waited_seconds: float = 0.0
 
 
 class ServingTarget(Protocol):

@@ -232,6 +232,58 @@ def _stream(handler: Handler) -> None:
     handler.send(200, f"data: {json.dumps(chunk)}\n\n".encode(), kind="text/event-stream")
 
 
+def _events(*parts: Any, whole: bool = True, kind: str = "text/event-stream") -> Callable[[Handler], None]:
+    """A stream of ``parts``: bytes as they are, texts as the data of an event, anything else as JSON in one."""
+    data = b"".join(
+        part
+        if isinstance(part, bytes)
+        else b"data: %s\n\n" % (part if isinstance(part, str) else json.dumps(part)).encode()
+        for part in parts
+    )
+
+    def answer(handler: Handler) -> None:
+        handler.begin(200, kind, **({"Transfer_Encoding": "chunked"} if whole else {"Connection": "close"}))
+        handler.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data) if whole else data)
+        handler.close_connection = not whole
+
+    return answer
+
+
+def chunk(content: Any = None, finish_reason: Any = None, **choice: Any) -> dict[str, Any]:
+    """A chunk of a chat completion."""
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish_reason, **choice}]}
+
+
+def _stalls_in_a_stream(handler: Handler) -> None:
+    handler.begin(200, "text/event-stream")
+    handler.wfile.write(b"data: %s\n\n" % json.dumps(chunk("The sum")).encode())
+    handler.server.ends.wait()
+
+
+def _streams_without_end(handler: Handler) -> None:
+    handler.begin(200, "text/event-stream")
+    handler.until_the_client_leaves(b"data: %s\n\n" % json.dumps(chunk("more" * 10_000)).encode(), 0.0)
+
+
+def _streams_a_line_without_end(handler: Handler) -> None:
+    handler.begin(200, "text/event-stream")
+    handler.wfile.write(b"data: ")
+    handler.until_the_client_leaves(b"x" * 2**20, 0.0)
+
+
+def _stays_after_the_stream(handler: Handler) -> None:
+    handler.begin(200, "text/event-stream")
+    handler.wfile.write(b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(chunk("33", "stop")).encode())
+    handler.server.ends.wait()
+
+
+def _streams_cut_in_a_chunk(handler: Handler) -> None:
+    data = b"data: %s\n\n" % json.dumps(chunk("33", "stop")).encode()
+    handler.begin(200, "text/event-stream", Transfer_Encoding="chunked")
+    handler.wfile.write(b"%x\r\n%s" % (len(data) + 1, data))
+    handler.close_connection = True
+
+
 def _html(handler: Handler) -> None:
     handler.send(200, b"<html><body>Please log in</body></html>", kind="text/html")
 
@@ -306,13 +358,45 @@ BEHAVIOURS: dict[str, Any] = {
     "odd-finish": completion() | {"choices": [{"message": {"content": "33"}, "finish_reason": 1}]},
     "error-in-200": {"error": {"message": "upstream is away", "code": 502}},
     "aborted": completion("The sum", finish_reason="abort"),
+    # Streams of chat completions.
+    "stream-good": _events(
+        chunk(""), chunk("The sum "), b": alive\n\n", chunk("is 33."), chunk(None, "stop"), "[DONE]"
+    ),
+    "stream-no-done": _events(chunk("33"), chunk(None, "stop")),
+    "stream-no-finish": _events(chunk("33"), "[DONE]"),
+    "stream-half": _events(chunk("The sum")),
+    "stream-half-closed": _events(chunk("The sum"), whole=False),
+    "stream-half-event": _events(chunk("The sum"), b'data: {"choices": [{"ind', whole=False),
+    "stream-empty": _events(),
+    "stream-html": _events(b"<html><body>Please log in</body></html>\n\n"),
+    "stream-html-as-html": _events(b"<html>Please log in</html>", kind="text/html"),
+    "stream-error": _events(chunk("The sum"), {"error": {"message": "out of memory", "code": 500}}, "[DONE]"),
+    "stream-error-event": _events(chunk("The sum"), b"event: error\ndata: out of memory\n\n"),
+    "stream-error-field": _events(chunk("The sum"), b'error: {"message": "out of memory"}\n\n'),
+    "stream-error-object": _events(chunk("The sum"), {"object": "error", "message": "out of memory", "code": 500}),
+    "stream-error-of-the-key": lambda handler: _events({"error": handler.headers["Authorization"]})(handler),
+    "stream-aborted": _events(chunk("The sum"), chunk(None, "abort"), "[DONE]"),
+    "stream-invalid-utf8": _events(
+        chunk("The s"), b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n', "[DONE]"
+    ),
+    "stream-two-choices": _events({"choices": chunk("33", "stop")["choices"] * 2}, "[DONE]"),
+    "stream-number": _events(chunk(33, "stop"), "[DONE]"),
+    "stream-no-json": _events("33", "hello", "[DONE]"),
+    "stream-null-delta": _events(chunk("33"), {"choices": [{"delta": None, "finish_reason": "stop"}]}, "[DONE]"),
+    "stream-stalls": _stalls_in_a_stream,
+    "stream-endless": _streams_without_end,
+    "stream-endless-line": _streams_a_line_without_end,
+    "stream-stays": _stays_after_the_stream,
+    "stream-cut-in-a-chunk": _streams_cut_in_a_chunk,
 }
 
 MIXED = ("good", "429", "500", "silent", "cut-by-length", "null", "html", "drips", "length")
 
 
 class Server(ThreadingHTTPServer):
-    """Serves in threads of its own on a free port, from ``with`` to its end."""
+    """Serves in threads of its own on a free port, from ``with`` to its end. connections: how many were ever made;
+    most_connections: how many were ever open at once.
+    """
 
     daemon_threads = True
     request_queue_size = 1024  # Bursts are accepted at once.
@@ -322,6 +406,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.lock = threading.Lock()
         self.ends = threading.Event()
+        self.connections = self.open_connections = self.most_connections = 0
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
     @property
@@ -333,6 +418,18 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         """The base URL."""
         return f"{self.host}/v1"
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Count a connection while it is open."""
+        with self.lock:
+            self.connections += 1
+            self.open_connections += 1
+            self.most_connections = max(self.most_connections, self.open_connections)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.lock:
+                self.open_connections -= 1
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -265,11 +265,15 @@ class Answer:
         return found
 
     def _prompt_logprobs(self) -> list[Any]:
-        listed: list[Any] = [None] if self.switches.begins_with is None else [None, None]
-        for one in self._scored()[1:]:
-            pairs = [*one.top[: int(self.body["prompt_logprobs"])], (one.token, one.logprob)]
-            listed.append({str(t): {"logprob": self._shown(lp), "decoded_token": model.decode([t])} for t, lp in pairs})
-        return listed
+        """As vLLM: at each place its own token first, then the best; nothing for the first of all."""
+        scored = self._scored()
+        return [None] + [
+            {
+                str(token): {"logprob": self._shown(logprob), "decoded_token": self._name(token)}
+                for token, logprob in [(one.token, one.logprob), *one.top[: int(self.body["prompt_logprobs"])]]
+            }
+            for one in scored[self.switches.begins_with is None :]
+        ]
 
 
 @pytest.fixture

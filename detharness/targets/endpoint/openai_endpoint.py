@@ -6,15 +6,12 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from detharness.errors import UsageError
-from detharness.targets.endpoint.address import KEY_VARIABLES, base_url, key_from_environment
+from detharness.targets.endpoint.address import base_url, key_from_environment
 from detharness.targets.endpoint.chat_completion import read_reply, request_body
 from detharness.targets.endpoint.http_client import HttpClient, Limits
+from detharness.targets.endpoint.model_card import CARD_LIMITS, ModelCard, read_card
 from detharness.targets.generation import GenerationError, GenerationRequest, Message, Reply
 
 # Who a server says owns its model -> the fields by which it tells more. Others may refuse a request for such a field.
@@ -23,15 +20,6 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     "sglang": {"logprobs": True},
     "llamacpp": {"logprobs": True},
 }
-_CARD_LIMITS = Limits(total=30.0, stall=10.0, body=16 * 2**20)
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """What ``/models`` says of a model; None where it does not say."""
-
-    owner: str | None = None
-    context_length: int | None = None
 
 
 class OpenAIEndpoint:
@@ -121,38 +109,13 @@ class OpenAIEndpoint:
             return self._card
 
     async def _read_card(self) -> ModelCard:
-        client = HttpClient(self._url, limits=_CARD_LIMITS, key=self._key)
+        client = HttpClient(self._url, limits=CARD_LIMITS, key=self._key)
         try:
-            body = await client.get("/models")
-        except GenerationError as error:
-            if error.kind == "http_401":
-                raise UsageError(
-                    f"{self._url} lets nobody in with this key ({error}): set {KEY_VARIABLES[0]}"
-                ) from None
-            if error.retriable or error.kind in ("tls", "too_large"):  # A manifest must not hang on a bad moment.
-                raise UsageError(f"{self._url} cannot be asked for its models: {error}") from None
-            return ModelCard()  # It has no list of models, or none for this key.
+            return await read_card(client, self._url, self._model)
         finally:
             await client.close()
-        return _card_of(self._model, body)
 
 
 def _has_image(message: Message) -> bool:
     content = message.get("content")
     return isinstance(content, list) and any(part.get("type") == "image_url" for part in content)
-
-
-def _card_of(model: str, body: bytes) -> ModelCard:
-    """The card of ``model`` in a list of models; an empty one where the list is none or does not have it."""
-    try:
-        cards = orjson.loads(body)["data"]
-    except (orjson.JSONDecodeError, TypeError, KeyError):
-        return ModelCard()
-    for card in cards if isinstance(cards, list) else ():
-        if isinstance(card, dict) and card.get("id") == model:
-            owner, length = card.get("owned_by"), card.get("max_model_len")
-            return ModelCard(
-                owner=owner if isinstance(owner, str) else None,
-                context_length=length if type(length) is int and length > 0 else None,
-            )
-    return ModelCard()
