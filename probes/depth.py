@@ -59,6 +59,7 @@ DEFAULT: Mapping[str, ArmDepth] = {
             "n": AxisDepth(probes=1, tokens=8),
             "cancel": AxisDepth(probes=1, tokens=8, levels=("midway",)),
             "arrival": AxisDepth(probes=1, tokens=8, levels=("neighbours", "joins")),
+            "run_to_run": AxisDepth(probes=1),
         },
         together_tokens=24,
         combined=1,

@@ -80,7 +80,7 @@ def probe(
         typer.Option(
             metavar="A,B|all",
             help="Axes to play in full. Engine: batch_size, slot, content, chunk, prefix_cache, page_size, "
-            "page_placement, preemption, threads, seeds, samplers, n, cancel, arrival. Server: run_to_run, "
+            "page_placement, preemption, threads, seeds, samplers, n, cancel, arrival, run_to_run. Server: run_to_run, "
             "co_batching, prefix_cache. "
             "Default: a quick choice.",
         ),

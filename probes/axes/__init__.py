@@ -17,6 +17,7 @@ from detharness.probes.axes.page_placement import PagePlacementAxis
 from detharness.probes.axes.page_size import PageSize
 from detharness.probes.axes.preemption import Preemption
 from detharness.probes.axes.prefix_cache import PrefixCache
+from detharness.probes.axes.run_to_run import RunToRun
 from detharness.probes.axes.samplers import Samplers
 from detharness.probes.axes.seeds import Seeds
 from detharness.probes.axes.slot import Slot
@@ -39,6 +40,7 @@ AXES: dict[str, Axis] = {
         Samples(),
         Cancel(),
         ArrivalTime(),
+        RunToRun(),  # Last: whatever the other plays left behind is there by then.
     )
 }
 

@@ -48,6 +48,7 @@ class Row:
     hit: int
     config: EngineConfig
     aborted: int
+    played_before: bool
 
     @property
     def mine(self) -> SamplingParams:
@@ -96,6 +97,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     "recompute kernel differs": ("preemption", lambda row: row.group.kind == "recompute"),
     "sum per thread": ("threads", lambda row: (row.config.threads or THREADS) != THREADS),
     "cancelled requests counted": ("cancel", lambda row: row.aborted),
+    "second run counted": ("run_to_run", lambda row: row.played_before and not row.others),
     "age of a neighbour read": ("arrival", lambda row: row.age_difference),
     "prefill beside decode": (
         "arrival",
@@ -142,6 +144,7 @@ class MiniTarget:
     context_length: int = 1000
     vocab_size: int = VOCAB
     plays: list[int] = field(default_factory=list)
+    scripts: list[object] = field(default_factory=list)
 
     def with_kernels(self, kernels: str, dtype: str | None = None) -> MiniTarget:
         return replace(self, kernels=kernels, dtype=dtype or self.dtype)
@@ -193,6 +196,9 @@ class _Play:
         self.hits: dict[str, int] = {}
         self.rows: dict[tuple[str, int], list[np.ndarray]] = {}
         self.aborted = 0
+        script = (target.kernels, tuple(arrivals), config)
+        self.again = script in target.scripts
+        target.scripts.append(script)
         self.result = PlayResult()
 
     def _released(self, page: int) -> None:
@@ -241,14 +247,16 @@ class _Play:
             for offset, token in enumerate(group.token_ids):
                 position = piece.start + offset
                 hit = self.hits.get(group.request_id, 0)
-                row = Row(plan.slices, index, group, position, hit, self.config, self.aborted)
+                row = Row(plan.slices, index, group, position, hit, self.config, self.aborted, self.again)
                 self._write(piece, position, token, row)
         for piece in plan.slices:
             self.scheduler.computed(piece)
         for index, (piece, group) in enumerate(zip(plan.slices, groups, strict=True)):
             if piece.samples:
                 position = len(piece.sequence.tokens)
-                self._sample(piece, step, Row(plan.slices, index, group, position, 0, self.config, self.aborted))
+                self._sample(
+                    piece, step, Row(plan.slices, index, group, position, 0, self.config, self.aborted, self.again)
+                )
         self.result.trace.append(
             StepRecord(
                 step=step,

@@ -35,6 +35,7 @@ FAULT_NAMES = (
     "age of a neighbour read",
     "prefill beside decode",
     "samples counted",
+    "second run counted",
 )
 
 WITHDRAWN = {
