@@ -24,12 +24,11 @@ def resolve_serving(url: str, model: str, *, api: Api, headers: Sequence[str], t
 
     headers: "Name: value" of every request. timeout: seconds that one reply may take.
     """
-    from detharness.targets.endpoint.headers import parse_headers
     from detharness.targets.endpoint.http_client import Limits
     from detharness.targets.endpoint.served import ServedEndpoint
 
     limits = Limits(total=timeout, stall=min(timeout, Limits().stall))
-    return ServedEndpoint(url, model, api=api, headers=parse_headers(headers), limits=limits)
+    return ServedEndpoint(url, model, api=api, headers=headers, limits=limits)
 
 
 def local_tokenizer(folder: Path) -> Callable[[str], tuple[int, ...]]:

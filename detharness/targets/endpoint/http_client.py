@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -173,7 +173,7 @@ class HttpClient:
                     async for _ in pieces:
                         pass
 
-    async def _pieces(self, response: httpx.Response, patience: float) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: httpx.Response, patience: float) -> AsyncGenerator[bytes, None]:
         """What comes over the wire, until there is too much. patience: seconds for the first piece."""
         pieces, received = response.aiter_raw(), 0
         while True:

@@ -60,7 +60,7 @@ def card_in(model: str, body: bytes) -> ModelCard:
 
 async def read_version(client: HttpClient, owner: str | None) -> str | None:
     """The version of a server of a known kind, where it tells one."""
-    if owner not in _VERSION_AT:
+    if owner is None or owner not in _VERSION_AT:
         return None
     path, name = _VERSION_AT[owner]
     try:

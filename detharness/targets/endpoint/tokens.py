@@ -31,7 +31,7 @@ def read_entries(document: Mapping[str, Any], choice: Mapping[str, Any]) -> list
     for entries in (at(logprobs, "content"), choice.get("completion_probabilities"), _native(document)):
         if isinstance(entries, list):
             return [_entry(one) for one in entries]
-    if isinstance(at(logprobs, "tokens"), list):
+    if isinstance(logprobs, dict) and isinstance(logprobs.get("tokens"), list):
         return _columns(logprobs)
     triples = _triples(document, choice)
     return None if triples is None else _from_triples(triples, _info(document, choice))
