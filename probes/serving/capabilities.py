@@ -15,7 +15,7 @@ from detharness.probes.serving.position import parting
 from detharness.probes.serving.prompts import text_request
 from detharness.targets.serving import Api, GenerationError, ServedReply, ServedRequest
 
-MOST_REQUESTS = 18
+MOST_REQUESTS = 17
 TOP = 5
 _TOKENS = 24
 _QUESTION = "Describe a morning at a small harbour in a few sentences, and then the same harbour in a storm."

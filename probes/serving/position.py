@@ -91,8 +91,8 @@ def _spelled(reply: ServedReply) -> list[Hashable]:
 def _by_bytes(reference: ServedReply, other: ServedReply, offset: int) -> Parting:
     """An estimate from the byte offset, as if the reference's tokens were equally long.
 
-    The interval holds wherever every token has a byte: ``offset`` bytes hold at most as many tokens, and so does the
-    rest behind them.
+    The interval is that of the token which holds the byte, wherever every token has one: ``offset`` bytes hold at most
+    as many tokens, and so does the rest behind them.
     """
     tokens, size = token_count(reference), len(_bytes(reference))
     if size == 0 or tokens == 0:

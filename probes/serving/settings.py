@@ -26,6 +26,7 @@ from detharness.targets.serving import Api
 MOST_LOCATED = 8
 """Divergences that the server's tokenizer and scores are asked about, with at most so many requests each:"""
 REQUESTS_EACH = 5
+DESCRIPTION = 1  # Of the server by itself: its list of models.
 
 PRESET_RUNS, PRESET_TOKENS, PRESET_CONCURRENCY = 1000, 1000, 32
 _PRESET_PROMPT = "Tell me about Richard Feynman"  # The question that the published study asked.
@@ -76,7 +77,7 @@ class ServerPlan:
     @property
     def most_requests(self) -> int:
         """The most requests that are sent where none has to be repeated and no budget ends the run before."""
-        return MOST_REQUESTS + sum(len(play.asks) for play in self.plays) + MOST_LOCATED * REQUESTS_EACH
+        return DESCRIPTION + MOST_REQUESTS + sum(len(play.asks) for play in self.plays) + MOST_LOCATED * REQUESTS_EACH
 
     def manifest(self, target: dict[str, Any]) -> dict[str, Any]:
         """What was asked, after defaults: no clock, no key, no header's value."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from detharness.probes.serving.capabilities import MOST_REQUESTS
 from detharness.probes.serving.plays import AXES
-from detharness.probes.serving.settings import MOST_LOCATED, REQUESTS_EACH, ServerPlan
+from detharness.probes.serving.settings import DESCRIPTION, MOST_LOCATED, REQUESTS_EACH, ServerPlan
 from detharness.rendering.escape import visible
 from detharness.rendering.tables import Cell, make_table
 
@@ -26,7 +26,7 @@ def print_plan(console: Console, plan: ServerPlan) -> None:
         count[0] += len(play.asks)
         count[1] += sum(ask.prompt is not None for ask in play.asks)
         paces[play.level] = play.pace if play.limit is None else f"{play.pace}, {play.limit} in flight"
-    rows: list[list[Cell]] = [["what the server can do", MOST_REQUESTS, None, "one by one, at most"]]
+    rows: list[list[Cell]] = [["what the server can do", DESCRIPTION + MOST_REQUESTS, None, "one by one, at most"]]
     rows += [[level, requests, watched, paces[level]] for level, (requests, watched) in counts.items()]
     rows.append(["where replies part", MOST_LOCATED * REQUESTS_EACH, None, "one by one, at most"])
     limit = plan.settings.max_requests
