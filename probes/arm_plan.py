@@ -82,14 +82,8 @@ def last_uses(scenarios: Sequence[Scenario]) -> Mapping[str, int]:
     return last
 
 
-def foreseen_cost(
-    bench: Bench, depths: Sequence[ArmDepth], trials: int, generator: str | None, script: Script | None
-) -> int:
-    """Units of work of all arms, before any reply is known: replies are taken at full length."""
-    return sum(_cost(fitted(bench, depth), depth, trials, generator, script) for depth in depths)
-
-
-def _cost(bench: Bench, depth: ArmDepth, trials: int, generator: str | None, script: Script | None) -> int:
+def foreseen_cost(bench: Bench, depth: ArmDepth, trials: int, generator: str | None, script: Script | None) -> int:
+    """Units of work of an arm, before any reply is known: replies are taken at full length."""
     replies = {probe.id: (0,) * probe.sampling.max_tokens for probe in bench.probes}
     guess = replace(bench, replies=replies, baseline_threads=bench.host_threads)
     plays = arm_scenarios(guess, depth, trials, generator, script)

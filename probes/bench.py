@@ -43,7 +43,8 @@ class Bench:
     config: base configuration. together_tokens: reply length of the common play (None: full); twin_tokens: that of
     the sampled twins. small_pool: pages of the pool that traffic with preemption runs in (None: sized to hold about
     half of the traffic). chunk_budget: one more step budget to cut prompts with. replies: solo replies by probe id,
-    known once they were played. host_threads: cores this process may use; baseline_threads: threads the solo replies
+    known once they were played. dispatch_borders: row counts at which the arm's kernels change their way of working,
+    where they tell. host_threads: cores this process may use; baseline_threads: threads the solo replies
     were computed with.
     """
 
@@ -58,6 +59,7 @@ class Bench:
     together_tokens: int | None = None
     twin_tokens: int | None = None
     round: int = 0
+    dispatch_borders: tuple[int, ...] = ()
     host_threads: int = 1
     baseline_threads: int = 1
     replies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from detharness.probes.arm_plan import arm_scenarios, fitted, foreseen_cost, last_uses, looked_at, watched_twins
@@ -26,12 +27,11 @@ from detharness.targets.protocol import Completion, ScriptedTarget
 
 def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) -> Outcome:
     """Play every arm of ``plan`` and write its run folder; how it ends is said at ``recorded_run``."""
-    bench = _bench(plan)
-    depths = [plan.depths[arm.name] for arm in plan.arms]
+    benches = [_bench(plan, arm) for arm in plan.arms]
 
     def play(journal: Journal, interrupts: Interrupts, advance: Advance) -> None:
         found = {}
-        for arm in plan.arms:
+        for arm, bench in zip(plan.arms, benches, strict=True):
             target = plan.target.with_kernels(arm.kernels, arm.dtype)
             arm_run = _ArmRun(arm, target, plan, bench, journal, advance)
             found[arm.name] = arm_run.divergences
@@ -45,23 +45,29 @@ def run(plan: Plan, progress: ShowProgress, on_interrupt: Callable[[], None]) ->
         play,
         build_report,
         out=plan.settings.out,
-        units=foreseen_cost(bench, depths, plan.settings.trials, plan.generator, plan.script) + explain_units(plan),
+        units=sum(map(partial(_cost, plan), plan.arms, benches)) + explain_units(plan),
         progress=progress,
         on_interrupt=on_interrupt,
     )
 
 
-def _bench(plan: Plan) -> Bench:
-    return Bench(
+def _bench(plan: Plan, arm: Arm) -> Bench:
+    bench = Bench(
         probes=plan.probes,
         vocab_size=plan.vocab_size,
-        config=plan.config,
+        config=replace(plan.config, dtype=arm.dtype),
         seed=plan.settings.seed,
         capture_logits=plan.capture_logits,
         small_pool=plan.settings.num_blocks,
         chunk_budget=plan.settings.max_step_tokens,
+        dispatch_borders=plan.dispatch_borders[arm.kernels],
         host_threads=len(os.sched_getaffinity(0)),
     )
+    return fitted(bench, plan.depths[arm.name])
+
+
+def _cost(plan: Plan, arm: Arm, bench: Bench) -> int:
+    return foreseen_cost(bench, plan.depths[arm.name], plan.settings.trials, plan.generator, plan.script)
 
 
 class _ArmRun:
@@ -82,7 +88,7 @@ class _ArmRun:
         self._arm = arm
         self._target = target
         self._plan = plan
-        self._bench = fitted(replace(bench, config=replace(bench.config, dtype=arm.dtype)), plan.depths[arm.name])
+        self._bench = bench
         self._journal = journal
         self._advance = advance
         self._greedy = {probe.id: probe.greedy for probe in (*bench.probes, *bench.twins)}

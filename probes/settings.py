@@ -86,6 +86,7 @@ class Plan:
     script: Script | None
     config: EngineConfig
     capture_logits: bool
+    dispatch_borders: dict[str, tuple[int, ...]]
     vocab_size: int
     manifest: dict[str, Any]
     target: ScriptedTarget
@@ -108,8 +109,11 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
     name, script_rows = _traffic(settings.traffic, rows)
     check_out(settings.out)
     target = resolve(settings.target, arms[0].kernels, arms[0].dtype)
+    borders = {}
     for kernels in sorted({arm.kernels for arm in arms}):
-        _ = target.with_kernels(kernels).certificate  # Refused or warned of now, not when the arm's turn comes.
+        sibling = target.with_kernels(kernels)
+        _ = sibling.certificate  # Refused or warned of now, not when the arm's turn comes.
+        borders[kernels] = sibling.dispatch_borders
     probes = tuple(tokenize_prompts(rows, target, defaults, settings.seed))
     script = None if script_rows is None else tokenize_script(script_rows, target, defaults, settings.seed)
     _check_pool(settings, probes)
@@ -128,6 +132,7 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
         script=script,
         config=EngineConfig(page_size=settings.page_size),
         capture_logits=capture,
+        dispatch_borders=borders,
         vocab_size=target.vocab_size,
         manifest={},
         target=target,
@@ -223,6 +228,7 @@ def _manifest(plan: Plan) -> dict[str, Any]:
                 "dtype": arm.dtype,
                 "role": arm.role,
                 "axes": list(plan.depths[arm.name].axes),
+                "dispatch_borders": list(plan.dispatch_borders[arm.kernels]),
                 "combined_rows": plan.depths[arm.name].combined,
                 "reply_tokens": plan.depths[arm.name].tokens,
             }

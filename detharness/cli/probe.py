@@ -36,7 +36,6 @@ _BELONGS_TO: Mapping[str, tuple[Kind, ...]] = {
     "localize": ("engine",),
     "shrink": ("engine",),
     "traffic": ("engine", "server"),
-    "axes": ("engine", "server"),
     "model": ("server",),
     "api": ("server",),
     "header": ("server",),
@@ -58,8 +57,9 @@ def probe(
     target: Annotated[
         str,
         typer.Argument(
-            help="engine:MODEL, where MODEL is a folder, a .gguf file, a cached HF id, or smollm2-135m; or the base "
-            "URL of an OpenAI-compatible server, http://HOST:PORT/v1, with --model."
+            help="engine:MODEL, where MODEL is a folder, a .gguf file, a cached HF id, or smollm2-135m; hf:MODEL, "
+            "the same model under transformers; or the base URL of an OpenAI-compatible server, http://HOST:PORT/v1, "
+            "with --model."
         ),
     ] = DEFAULT_TARGET,
     prompts: Annotated[
@@ -80,9 +80,9 @@ def probe(
         typer.Option(
             metavar="A,B|all",
             help="Axes to play in full. Engine: batch_size, slot, content, chunk, prefix_cache, page_size, "
-            "page_placement, preemption, threads, seeds, samplers, n, cancel, arrival, run_to_run. Server: run_to_run, "
-            "co_batching, prefix_cache. "
-            "Default: a quick choice.",
+            "page_placement, preemption, threads, seeds, samplers, n, cancel, arrival, padding, run_to_run. "
+            "Transformers: run_to_run, padded_batch, continuous_batching. "
+            "Server: run_to_run, co_batching, prefix_cache. Default: a quick choice.",
         ),
     ] = None,
     kernels: Annotated[
@@ -99,7 +99,7 @@ def probe(
         int | None, typer.Option(help="Rounds; each draws other random neighbours. Default: 1, of a server 3.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens per reply where a prompt does not say. Default: 48.")
+        int | None, typer.Option(help="Tokens per reply where a prompt does not say. Default: 48, of transformers 24.")
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Sampling temperature where a prompt does not say. Default: 0.")
@@ -187,6 +187,10 @@ def probe(
             from detharness.cli.probe_server import probe_server
 
             code = probe_server(target, options, json=json)
+        elif kind == "transformers":
+            from detharness.cli.probe_transformers import probe_transformers
+
+            code = probe_transformers(target, options, json=json)
         else:
             from detharness.cli.probe_engine import probe_engine
 

@@ -108,6 +108,13 @@ class EngineTarget:
         """Ids below this are real tokens; rows of the embedding above it are padding and never drawn."""
         return min(self.checkpoint.tokenizer.vocab_size, self.checkpoint.config.vocab_size)
 
+    @property
+    def dispatch_borders(self) -> tuple[int, ...]:
+        """Row counts at which the products of this model's widths change their way of working."""
+        config = self.checkpoint.config
+        lengths = (config.hidden_size, config.intermediate_size)
+        return tuple(sorted({rows for length in lengths for rows in self._kernel_set.dispatch_borders(length)}))
+
     def with_kernels(self, kernels: str | KernelSet, dtype: str | None = None) -> EngineTarget:
         """The same checkpoint under another kernel set (and dtype); a given set goes by its name from then on."""
         return EngineTarget(

@@ -97,6 +97,10 @@ class ScriptedTarget(Protocol):
     def vocab_size(self) -> int:
         """Ids below this are real tokens."""
 
+    @property
+    def dispatch_borders(self) -> tuple[int, ...]:
+        """Row counts at which its kernels change their way of working, ascending; () if none is known."""
+
     def with_kernels(self, kernels: str | KernelSet, dtype: str | None = None) -> ScriptedTarget:
         """The same checkpoint under another kernel set (and dtype); weights are shared where possible.
 

@@ -13,6 +13,7 @@ from detharness.probes.axes.cancel import Cancel
 from detharness.probes.axes.chunk import Chunk
 from detharness.probes.axes.content import Content
 from detharness.probes.axes.n import Samples
+from detharness.probes.axes.padding import Padding
 from detharness.probes.axes.page_placement import PagePlacementAxis
 from detharness.probes.axes.page_size import PageSize
 from detharness.probes.axes.preemption import Preemption
@@ -40,6 +41,7 @@ AXES: dict[str, Axis] = {
         Samples(),
         Cancel(),
         ArrivalTime(),
+        Padding(),
         RunToRun(),  # Last: whatever the other plays left behind is there by then.
     )
 }

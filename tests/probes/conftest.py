@@ -103,6 +103,11 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
         "arrival",
         lambda row: row.group.kind == "decode" and any(not piece.sequence.generated for piece in row.others),
     ),
+    "another kernel from 24 requests on": ("padding", lambda row: len(row.slices) >= 24),
+    "full tile of a neighbour": (
+        "padding",
+        lambda row: (widest := max(s.count for s in row.slices)) in (64, 128) and widest != row.slices[row.index].count,
+    ),
     "sample number read": ("n", lambda row: row.group.sample_index),
     "argmax of mixed batches": (
         "samplers",
@@ -143,6 +148,7 @@ class MiniTarget:
     backend: str = "toy"
     context_length: int = 1000
     vocab_size: int = VOCAB
+    dispatch_borders: tuple[int, ...] = (6, 24)
     plays: list[int] = field(default_factory=list)
     scripts: list[object] = field(default_factory=list)
 

@@ -30,6 +30,8 @@ FAULT_NAMES = (
     "key dropped",
     "argmax of mixed batches",
     "masks of the batch",
+    "another kernel from 24 requests on",
+    "full tile of a neighbour",
     "sample number read",
     "cancelled requests counted",
     "age of a neighbour read",
@@ -39,9 +41,9 @@ FAULT_NAMES = (
 )
 
 WITHDRAWN = {
-    "rows counted": ("preemption", "arrival"),
+    "rows counted": ("preemption", "arrival", "padding"),
     "slot read": ("preemption", "arrival"),
-    "scale of the batch": ("preemption", "arrival"),
+    "scale of the batch": ("preemption", "arrival", "padding"),
     "pages in order assumed": ("preemption",),
 }
 
