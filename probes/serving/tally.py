@@ -155,7 +155,8 @@ class Tally:
             self._divergence(row)
 
     def _divergence(self, row: Row) -> None:
-        key = (row["prompt"], row["axis"], row["level"], row["output"], row["comparison"]["first_token"])
+        blamed = bool(row["exercised"]) and not row["confounded"]
+        key = (row["prompt"], row["axis"], blamed, row["level"], row["output"], row["comparison"]["first_token"])
         kept = self.divergences.setdefault(key, {"row": row, "count": 0, "context": None})
         kept["count"] += 1
         kept["context"] = kept["context"] or row["context"]

@@ -1,6 +1,8 @@
 """Fisher's exact test against published p-values and a count by enumeration."""
 
+from fractions import Fraction
 from itertools import combinations, product
+from math import comb
 
 import pytest
 
@@ -79,3 +81,18 @@ def test_strata_keep_their_own_rates():
 def test_strata_outside_their_trials_are_an_error():
     with pytest.raises(ValueError, match="events"):
         stratified_fisher_exact([(0, 1, 0, 1), (2, 1, 0, 4)])
+
+
+def test_hundreds_of_trials_in_each_stratum_give_what_whole_numbers_give():
+    strata = [(30, 300, 80, 400), (5, 300, 90, 2000), (150, 300, 200, 400)]
+    ways = [1]
+    for events_a, trials_a, events_b, trials_b in strata:
+        total = events_a + events_b
+        own = [comb(trials_a, in_a) * comb(trials_b, total - in_a) for in_a in range(total + 1)]
+        ways = [
+            sum(ways[first] * own[whole - first] for first in range(len(ways)) if 0 <= whole - first < len(own))
+            for whole in range(len(ways) + len(own) - 1)
+        ]
+    seen = ways[sum(events_a for events_a, *_ in strata)]
+    exact = Fraction(sum(way for way in ways if way <= seen), sum(ways))
+    assert stratified_fisher_exact(strata) == pytest.approx(float(exact), rel=2**-50)  # A float of a 256-bit quotient.
