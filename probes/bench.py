@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from detharness.probes.scenario import Probe, Scenario, Watch, solo_key, solo_reference
+from detharness.probes.scenario import Probe, Reference, Scenario, Watch, solo_key, solo_reference
 from detharness.probes.traffic.fillers import LONGEST, Fillers
 from detharness.targets.protocol import Arrival, EngineConfig
 
 TOGETHER = "together"
+BORDER_TOKENS = 8  # What a border in the prompt moves shows in the first rows after it.
+KV_GRID = 64  # Attention that keeps its order cuts the KV at multiples of this, from token 0.
 
 
 def pages(tokens: int, page_size: int) -> int:
@@ -34,6 +36,20 @@ def room_for(arrivals: Sequence[Arrival], config: EngineConfig) -> dict[str, int
         "num_blocks": sum(a.sampling.n * pages(budget_tokens(a), config.page_size) for a in arrivals),
         "max_running": max(config.max_running, sum(a.sampling.n for a in arrivals)),
     }
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """A probe that goes on from within its own reply: its play alone, its request, and the reply tokens it knows."""
+
+    alone: Scenario
+    arrival: Arrival
+    known: int
+
+    @property
+    def reference(self) -> Reference:
+        """Its reply when it is alone."""
+        return Reference(self.alone.key, self.arrival.request_id)
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,24 @@ class Bench:
             for index in range(copies)
         ]
         return self.scenario(f"repeat/{probe.id}/{copies}/{self.horizon(tokens)}", arrivals)
+
+    def stretched(self, probe: Probe, length: int) -> Stretched | None:
+        """The probe with so much of its reply in its prompt that this is ``length`` long; None if it cannot be."""
+        known = length - len(probe.token_ids)
+        reply = self.replies.get(probe.id, ())
+        if not 0 <= known <= len(reply) - 2:
+            return None
+        left = min(BORDER_TOKENS, len(reply) - known)
+        prompt = probe.token_ids + reply[:known]
+        arrival = self.arrival(probe, left, request_id=f"{probe.id}~{length}", prompt=prompt)
+        return Stretched(self.scenario(f"stretched/{probe.id}/{length}", [arrival]), arrival, known)
+
+    def around_borders(self, probe: Probe) -> list[Stretched]:
+        """The probe stretched to the next end of a page and of the KV grid, one token short of each, and one over."""
+        length = len(probe.token_ids)
+        ends = {-(-(length + 1) // size) * size for size in (self.config.page_size, KV_GRID)}
+        lengths = sorted({end + offset for end in ends for offset in (-1, 0, 1)})
+        return [held for length in lengths if (held := self.stretched(probe, length))]
 
     def neighbours(self, tokens: int | None) -> list[Arrival]:
         """The fillers of the common play."""

@@ -1,13 +1,15 @@
 """chunk: the prompt in one step against the prompt in pieces. The probe is alone in both.
 
 Besides small chunks, the borders: the last piece one row long ("one_over", the row a decode-shaped kernel would
-take), exactly full ("even"), and one short of full ("one_under").
+take), exactly full ("even"), and one short of full ("one_under"). "borders": pieces around a page, the KV grid, and
+the row counts at which the kernels change, for the longest probe, with some of its reply in its prompt where that is
+too short.
 """
 
 from __future__ import annotations
 
 from detharness.probes.axes.axis import Axis, AxisDepth, Counters, seats
-from detharness.probes.bench import Bench
+from detharness.probes.bench import KV_GRID, Bench
 from detharness.probes.scenario import Played, Probe, Scenario, Watch, solo_reference
 
 SMALL = 16
@@ -26,7 +28,7 @@ class Chunk(Axis):
     """Where prefill is cut."""
 
     name = "chunk"
-    levels = ("one_over", "small", "even", "one_under", "budget")
+    levels = ("one_over", "small", "even", "one_under", "budget", "borders")
 
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """Each probe alone under each chunk size that cuts it."""
@@ -40,6 +42,21 @@ class Chunk(Axis):
                 arrivals = [bench.arrival(probe, depth.tokens)]
                 key = f"chunk/{level}={chunk}/{probe.id}"
                 plays.append(bench.scenario(key, arrivals, [watch], max_step_tokens=chunk))
+        if depth.has("borders"):
+            plays += self._borders(bench, bench.longest(1)[0])
+        return plays
+
+    def _borders(self, bench: Bench, probe: Probe) -> list[Scenario]:
+        borders = (bench.config.page_size, KV_GRID, *bench.dispatch_borders)
+        plays = []
+        for chunk in sorted({border + offset for border in borders for offset in (-1, 0, 1)}):
+            held = bench.stretched(probe, max(len(probe.token_ids), chunk + 1))
+            if held is None or chunk < SMALLEST:
+                continue
+            name = held.arrival.request_id
+            watch = Watch(probe.id, name, self.name, "borders", held.reference, offset=held.known)
+            key = f"chunk/borders={chunk}/{name}"
+            plays += [held.alone, bench.scenario(key, [held.arrival], [watch], max_step_tokens=chunk)]
         return plays
 
     def _chunks(self, bench: Bench, probe: Probe) -> list[tuple[str, int]]:

@@ -1,14 +1,15 @@
 """page_size: the common play under another KV page size.
 
 Besides an odd and a doubled size, the borders of the longest prompt: it ends one token into a page ("one_over"),
-exactly at a page's end ("even"), and one token short of it ("one_under"). Page numbers move with the size: what
+exactly at a page's end ("even"), and one token short of it ("one_under"); and sizes around the KV grid, which need
+not equal the page ("grid_under", "grid", "grid_over"). Page numbers move with the size: what
 reads them shows on page_placement.
 """
 
 from __future__ import annotations
 
 from detharness.probes.axes.axis import Axis, AxisDepth, Counters, paired_seats
-from detharness.probes.bench import Bench
+from detharness.probes.bench import KV_GRID, Bench
 from detharness.probes.scenario import Played, Reference, Scenario, Watch
 
 ODD = 7
@@ -27,7 +28,7 @@ class PageSize(Axis):
     """Tokens per KV page."""
 
     name = "page_size"
-    levels = ("odd", "double", "one_over", "even", "one_under")
+    levels = ("odd", "double", "one_over", "even", "one_under", "grid_under", "grid", "grid_over")
 
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """The common play, then the same under other sizes."""
@@ -40,9 +41,12 @@ class PageSize(Axis):
             "one_over": page_with_rest(longest, 1, base),
             "even": page_with_rest(longest, 0, base),
             "one_under": page_with_rest(longest, -1, base),
+            "grid_under": KV_GRID - 1,
+            "grid": KV_GRID,
+            "grid_over": KV_GRID + 1,
         }
         for level, size in sizes.items():
-            if size is None or not depth.has(level):
+            if size in (None, base) or not depth.has(level):
                 continue
             watches = [
                 Watch(probe.id, probe.id, self.name, level, Reference(bench.together_key, probe.id))

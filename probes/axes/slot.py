@@ -1,6 +1,7 @@
 """slot: the same neighbours, another place among them.
 
-"copies" compares copies of one probe inside one play: same step, same neighbours, only the slot differs.
+"copies" compares copies of one probe inside one play: same step, same neighbours, only the slot differs; "sampled"
+does so for a probe that draws.
 "reversed" and "rotated" put probes and foreign fillers in another order; rotations reach every slot.
 """
 
@@ -9,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detharness.probes.axes.axis import Axis, AxisDepth, Counters, paired_seats
-from detharness.probes.axes.batch_size import SIZES
+from detharness.probes.axes.batch_size import FEW, SIZES
 from detharness.probes.bench import Bench
-from detharness.probes.scenario import Played, Reference, Scenario, Watch
+from detharness.probes.scenario import Played, Probe, Reference, Scenario, Watch
 from detharness.targets.protocol import Arrival
 
 
@@ -19,16 +20,19 @@ class Slot(Axis):
     """Which row of the batch a request holds."""
 
     name = "slot"
-    levels = (*(f"copies={size}" for size in SIZES), "reversed", "rotated")
+    levels = (*(f"copies={size}" for size in SIZES), "sampled", "reversed", "rotated")
+    watches_twins = True
 
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """Copies of each probe, and the common play in other orders."""
         plays = [
-            self._copies(bench, probe_id, size, depth)
-            for probe_id in (probe.id for probe in bench.shortest(depth.probes))
+            self._copies(bench, probe, size, f"copies={size}", depth)
+            for probe in bench.shortest(depth.probes)
             for size in SIZES
             if depth.has(f"copies={size}")
         ]
+        if depth.has("sampled"):
+            plays += [self._copies(bench, probe, FEW, "sampled", depth) for probe in bench.sampling(depth.probes)]
         order = bench.all_probes(depth.tokens) + bench.neighbours(depth.tokens)
         if depth.has("reversed"):
             plays += [bench.together(), self._reordered(bench, order[::-1], "reversed", "reversed")]
@@ -38,12 +42,11 @@ class Slot(Axis):
                 plays.append(self._reordered(bench, order[shift:] + order[:shift], "rotated", f"rotated={shift}"))
         return plays
 
-    def _copies(self, bench: Bench, probe_id: str, size: int, depth: AxisDepth) -> Scenario:
-        probe = next(probe for probe in bench.probes if probe.id == probe_id)
+    def _copies(self, bench: Bench, probe: Probe, size: int, level: str, depth: AxisDepth) -> Scenario:
         play = bench.repeat(probe, size, depth.tokens)
         first = Reference(play.key, probe.id)
         copies = (arrival.request_id for arrival in play.arrivals[1:])
-        return replace(play, watches=tuple(Watch(probe.id, c, self.name, f"copies={size}", first) for c in copies))
+        return replace(play, watches=tuple(Watch(probe.id, c, self.name, level, first) for c in copies))
 
     def _reordered(self, bench: Bench, order: list[Arrival], level: str, name: str) -> Scenario:
         watches = [

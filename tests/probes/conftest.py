@@ -117,8 +117,10 @@ FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
 
 SAMPLER_FAULTS: Mapping[str, tuple[str, Callable[[Row], object]]] = {
     # name: (the axis that must find it, what the noise of a draw reads; something false is harmless)
-    "key of the first row": ("seeds", lambda row: row.index and row.slices[0].sequence.seq_seed),
+    "key of the first row": ("seeds", lambda row: row.slices[0].sequence.seq_seed ^ (row.mine.seq_seed or 0)),
     "samples counted": ("n", lambda row: row.mine.n - 1),
+    "noise of the batch": ("batch_size", lambda row: len(row.slices) - 1),
+    "noise of the slot": ("slot", lambda row: row.index),
     "key dropped": ("seeds", lambda row: any(other.seq_seed is None for other in row.samplers_beside)),
     "masks of the batch": (
         "samplers",

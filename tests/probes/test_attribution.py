@@ -27,6 +27,8 @@ FAULT_NAMES = (
     "recompute kernel differs",
     "sum per thread",
     "key of the first row",
+    "noise of the batch",
+    "noise of the slot",
     "key dropped",
     "argmax of mixed batches",
     "masks of the batch",
