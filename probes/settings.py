@@ -31,7 +31,7 @@ SCHEMA = "detharness.probe/1"
 KERNELS = ("torch", "invariant")
 
 # Observations hold whole logits rows: those of the solo replies, the common play, and the play in hand.
-_LOGITS_BYTES = 2 * 1024**3
+LOGITS_BYTES = 2 * 1024**3
 
 ResolveTarget = Callable[[str, str, str], ScriptedTarget]
 
@@ -120,7 +120,7 @@ def prepare(settings: ProbeSettings, resolve: ResolveTarget) -> Plan:
     depths = {arm.name: depth_for(arm.dtype, asked, traffic=settings.traffic is not None) for arm in arms}
     twins = any(AXES[axis].watches_twins for depth in depths.values() for axis in depth.axes)
     rows_held = sum(probe.sampling.max_tokens for probe in probes) * (2 if twins else 1)
-    capture = 3 * rows_held * target.vocab_size * 4 <= _LOGITS_BYTES
+    capture = 3 * rows_held * target.vocab_size * 4 <= LOGITS_BYTES
     plan = Plan(
         settings=settings,
         arms=arms,
@@ -216,7 +216,7 @@ def _check_pool(settings: ProbeSettings, probes: tuple[Probe, ...]) -> None:
 def _manifest(plan: Plan) -> dict[str, Any]:
     """What was asked, after defaults and rounding: no clock, no host, no path of the machine."""
     settings = plan.settings
-    described = {**plan.target.describe(), "model": _without_folder(settings.target)}
+    described = {**plan.target.describe(), "model": without_folder(settings.target)}
     return {
         "schema": SCHEMA,
         "command": "probe",
@@ -236,9 +236,8 @@ def _manifest(plan: Plan) -> dict[str, Any]:
         ],
         "effective_config": {
             "target": described["model"],
-            "prompts": "packaged" if settings.prompts is None else _printable(settings.prompts.name),
-            "traffic": plan.generator
-            or (None if settings.traffic is None else _printable(Path(settings.traffic).name)),
+            "prompts": "packaged" if settings.prompts is None else printable(settings.prompts.name),
+            "traffic": plan.generator or (None if settings.traffic is None else printable(Path(settings.traffic).name)),
             "traffic_digest": None if plan.script is None else sha256_file(Path(settings.traffic or "")),
             "axes_by_name": None if plan.asked_axes is None else list(plan.asked_axes),
             "kernels": settings.kernels,
@@ -270,11 +269,12 @@ def _manifest(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """A file's name as JSON can hold it: bytes that are no UTF-8 as escapes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _without_folder(target: str) -> str:
-    kind, separator, model = _printable(target).partition(":")
+def without_folder(target: str) -> str:
+    """The target as given, the folder of a local model left out: paths of this machine stay out of manifests."""
+    kind, separator, model = printable(target).partition(":")
     return f"{kind}{separator}{Path(model).name}" if Path(model).is_absolute() or Path(model).exists() else target

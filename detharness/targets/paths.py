@@ -27,7 +27,7 @@ class PathRequest:
     """One prompt to be continued, greedily.
 
     watched: its reply is wanted; nobody reads those of others. arrives: continuous batching only: the request joins
-    when that many forward passes were done.
+    when that many forward passes were done, or earlier if everybody before it is done.
     """
 
     request_id: str

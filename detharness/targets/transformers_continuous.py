@@ -140,6 +140,8 @@ class ContinuousPlay:
             if result.error is not None:
                 raise _unavailable(self._failure or RuntimeError(str(result.error)))
             self.token_ids[result.request_id] = list(result.generated_tokens)
+            if self._late and len(self.token_ids) + len(self._late) == len(self._requests):
+                self._add(manager, self._late.pop(0))  # All who came are done, so nobody counts passes any more.
 
 
 @contextmanager

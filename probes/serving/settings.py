@@ -18,7 +18,7 @@ from detharness.probes.serving.arrivals import ScriptRow, read_script
 from detharness.probes.serving.capabilities import MOST_REQUESTS
 from detharness.probes.serving.plays import AXES, Play, Workshop
 from detharness.probes.serving.prompts import Prompt, load_prompts, prompts_of
-from detharness.probes.settings import SCHEMA, check_out
+from detharness.probes.settings import SCHEMA, check_out, printable
 from detharness.records.digests import sha256_file
 from detharness.records.environment import environment_fingerprint
 from detharness.targets.serving import Api
@@ -235,8 +235,8 @@ def _effective(settings: ServerSettings, shop: Workshop, asked: tuple[str, ...] 
     return {
         "model": settings.model,
         "api": settings.api,
-        "prompts": "packaged" if settings.prompts is None else _printable(settings.prompts.name),
-        "traffic": _printable(Path(named).name) if named is not None and is_file else named,
+        "prompts": "packaged" if settings.prompts is None else printable(settings.prompts.name),
+        "traffic": printable(Path(named).name) if named is not None and is_file else named,
         "traffic_digest": sha256_file(Path(named)) if named is not None and is_file else None,
         "axes_by_name": None if asked is None else list(asked),
         "trials": settings.trials,
@@ -250,8 +250,3 @@ def _effective(settings: ServerSettings, shop: Workshop, asked: tuple[str, ...] 
         "max_requests": settings.max_requests,
         "max_seconds": None if settings.max_seconds is None else float(settings.max_seconds),
     }
-
-
-def _printable(name: str) -> str:
-    """A file's name as JSON can hold it: bytes that are no UTF-8 as escapes."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
