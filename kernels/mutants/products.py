@@ -134,10 +134,10 @@ class ExpertsInOrderOfArrival(FaultyKernels):
         called = dict.fromkeys(loads.argmax(dim=1).tolist())  # Experts in the order of the rows that call them first.
         order = [*called, *(expert for expert in range(4) if expert not in called)]
         parts = partial_products(self.sound, x, packed, 4)
-        first, *rest = (parts[expert] for expert in order)
-        for part in rest:
-            first = first + part
-        return first
+        total: Tensor = parts[order[0]]
+        for expert in order[1:]:
+            total = total + parts[expert]
+        return total
 
 
 def rounded_to_int8(x: Tensor) -> Tensor:

@@ -106,8 +106,8 @@ def _ended_and_cancelled(
     ]
     # The prompt's step draws the first token, so a request with ``end`` tokens has taken the steps up to end - 1.
     cancelled = [replace(a, cancel_step=a.step + ends[a.request_id]) if a.request_id in ends else a for a in arrivals]
-    room = room_for(arrivals, bench.config)
+    changes = {**room_for(arrivals, bench.config), **changes}
     return [
-        bench.scenario(f"{key}/ended", ended, **room, **changes),
-        bench.scenario(f"{key}/cancelled", cancelled, watches, **room, **changes),
+        bench.scenario(f"{key}/ended", ended, **changes),
+        bench.scenario(f"{key}/cancelled", cancelled, watches, **changes),
     ]

@@ -12,17 +12,24 @@ the premise is that it equals the reply of the probe alone: only what happens at
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from detharness.probes.axes.axis import Axis, AxisDepth, Counters, paired_seats
 from detharness.probes.bench import Bench, room_for
 from detharness.probes.scenario import Played, Probe, Reference, Scenario, Watch
-from detharness.targets.protocol import Arrival
+from detharness.targets.protocol import Arrival, StepRecord
 
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 BATCHES = (4, 8, 16, 32, 64)
 BEYOND = 2  # Widths and row counts played: the first ones beyond the probe's own length, which hides smaller ones.
 TOKENS = 4  # In "batch" every step holds the same number of rows; in the others only the first one matters.
+
+_MEASURES: Mapping[str, Callable[[StepRecord], int]] = {
+    "batch": lambda step: len(step.groups),
+    "width": lambda step: max(len(group.token_ids) for group in step.groups),
+    "rows": lambda step: step.rows,
+}
 
 
 class Padding(Axis):
@@ -74,11 +81,7 @@ class Padding(Axis):
 
     def exercised(self, watch: Watch, trial: Played, reference: Played) -> Counters:
         """Steps with more requests, a wider prompt, or more rows than in the reference, and how many there were."""
-        measure = {
-            "batch": lambda step: len(step.groups),
-            "width": lambda step: max(len(group.token_ids) for group in step.groups),
-            "rows": lambda step: step.rows,
-        }[watch.level]
+        measure = _MEASURES[watch.level]
         pairs = [(measure(mine.step), measure(theirs.step)) for mine, theirs in paired_seats(watch, trial, reference)]
         grown = [mine for mine, theirs in pairs if mine > theirs]
         return {f"{watch.level}_sizes": sorted(set(grown)), "steps_across": len(grown)} if grown else {}

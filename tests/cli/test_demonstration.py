@@ -65,7 +65,9 @@ def test_a_control_whose_text_moved_shows_its_replies(report):
 def test_the_demonstration_keeps_its_terms(report):
     assert report["amplified"]
     for arm in report["arms"]:
-        assert len(arm["prompts"]) == 4
+        plain = [prompt["id"] for prompt in arm["prompts"] if not prompt["id"].endswith("~sampled")]
+        assert len(plain) == 4
+        assert {prompt["id"].removesuffix("~sampled") for prompt in arm["prompts"]} == set(plain)
         assert 2 in arm["axes"]["batch_size"]["exercised"]["batch_sizes"]
     assert any("amplified" in line for line in report["not_shown"])
 
