@@ -5,16 +5,30 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
+ENGINE, KERNELS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
 def test_the_python_example_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(ENGINE, "README.md", "exec"), {})
     text, rows = capsys.readouterr().out.rsplit("\n", 2)[:2]
     assert text.strip()
     assert rows.startswith("[")
     assert "2" in rows, "the second request should have shared steps with the first"
+
+
+def test_the_kernel_example_passes_ours_and_fails_the_library_where_its_rows_move(capsys):
+    x, weight = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((64, 300), (33, 300)))
+    whole = torch.nn.functional.linear(x, weight)
+    moves = any(not torch.equal(torch.nn.functional.linear(x[:m].clone(), weight), whole[:m]) for m in range(1, 64))
+    exec(compile(KERNELS, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.endswith(" rows compared, none moved\n")
+    assert printed.startswith("linear: a row's bits change with") or not moves
 
 
 def test_the_commands_by_hand_are_those_of_the_makefile():

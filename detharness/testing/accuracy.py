@@ -16,6 +16,7 @@ def assert_accurate(*, values: Tensor, reference: Tensor, exact: Tensor, times: 
     from a trusted kernel in the dtype of ``values``, so the bound follows the dtype, the length and the data of the
     reduction, which a fixed tolerance does not. ``reason`` says why this many times is right; the failure quotes it.
     """
+    __tracebackhide__ = True
     if not reason.strip() or not times >= 1:
         raise UsageError(f"a tolerance is at least 1 and has a reason: times={times}, reason={reason!r}")
     if exact.dtype != torch.float64 or values.dtype != reference.dtype or not values.is_floating_point():

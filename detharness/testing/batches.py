@@ -19,10 +19,10 @@ class Batch:
     """One arrangement of rows.
 
     rows: how many the call has. row: the one that is looked at, which stands in ``slot``. neighbours: "own" are the
-    other rows that were given, in order and from the start again when they run out; "nan", "inf", "-inf", "max" (the
-    largest finite) and "subnormal" fill every other row of floating-point inputs with that value. layout: where the
-    input stands in memory, "packed" or one of ``LAYOUTS`` ("offset N" for any N: that many elements past an aligned
-    address). threads: torch's intra-op threads during the call.
+    other rows that were given, in order and from the start again when they run out; "copies" are copies of the row;
+    "nan", "inf", "-inf", "max" (the largest finite) and "subnormal" fill every other row of floating-point inputs with
+    that value. layout: where the input stands in memory, "packed" or one of ``LAYOUTS`` ("offset N" for any N: that
+    many elements past an aligned address). threads: torch's intra-op threads during the call.
     """
 
     rows: int = 1
@@ -35,17 +35,21 @@ class Batch:
     def __post_init__(self) -> None:
         if self.rows < 1 or self.threads < 1 or not 0 <= self.slot < self.rows or self.row < 0:
             raise UsageError(f"{self!r} cannot be: rows and threads are at least 1, slots and rows count from 0")
-        if self.neighbours not in ("own", *NEIGHBOURS):
-            raise UsageError(f"unknown neighbours {self.neighbours!r}: use 'own', {', '.join(map(repr, NEIGHBOURS))}")
+        _one_of("neighbours", self.neighbours, ("own", "copies", *NEIGHBOURS))
         kind, _, count = self.layout.partition(" ")
-        if self.layout not in ("packed", *LAYOUTS) and not (kind == "offset" and count.isdecimal()):
-            raise UsageError(f"unknown layout {self.layout!r}: use 'packed', {', '.join(map(repr, LAYOUTS))}")
+        if not (kind == "offset" and count.isdecimal()):
+            _one_of("layout", self.layout, ("packed", *LAYOUTS))
 
     def __str__(self) -> str:
         return (
             f"slot {self.slot} of {self.rows} row{'s' * (self.rows > 1)}, neighbours {self.neighbours}, "
             f"layout {self.layout}, {self.threads} thread{'s' * (self.threads > 1)}"
         )
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}: use {', '.join(map(repr, known))}")
 
 
 def row_counts(*, most: int = MOST, thresholds: Sequence[int] = ()) -> tuple[int, ...]:

@@ -53,7 +53,9 @@ def stand(table: Tensor, *, rows: int, row: int, slot: int) -> Tensor:
 
 
 def surround(batch: Tensor, *, slot: int, neighbours: str) -> Tensor:
-    """The row in ``slot`` among others that hold nan, inf, -inf, max or subnormal in every element."""
+    """The row in ``slot`` among copies of itself, or among rows of nan, inf, -inf, max or subnormal."""
+    if neighbours == "copies":
+        return batch[[slot] * len(batch)]
     if batch.is_floating_point():
         limits = torch.finfo(batch.dtype)
         values = {"max": limits.max, "subnormal": limits.smallest_normal / 2}

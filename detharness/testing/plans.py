@@ -28,6 +28,7 @@ def assert_plan_holds(
     its tensors, and returns a tensor or a sequence of such. Returns how many schedules were compared with the first.
     Raises BitsMovedError, or NothingComparedError where there are no two schedules, or all elements are equal.
     """
+    __tracebackhide__ = True
     apart = [schedule for index, schedule in enumerate(schedules) if schedule not in schedules[:index]]
     if len(apart) < 2:
         raise NothingComparedError(f"schedules holds {len(apart)} that differ: a plan is held against two at least")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from detharness.errors import UsageError
 from detharness.kernels.threads import intraop_threads
+from detharness.testing.attribution import fewest_axes
 from detharness.testing.batches import AXES, Batch, every_batch
 from detharness.testing.comparison import Rows, first_difference
 from detharness.testing.failures import BitsMovedError, Difference, NothingComparedError
@@ -38,6 +39,7 @@ def assert_row_pure(
     Raises BitsMovedError for the first row that moved, with the fewest axes that move it; NothingComparedError where
     nothing was compared or all outputs are equal; UsageError where ``fn`` gives no row per row.
     """
+    __tracebackhide__ = True
     judge = _Judge(fn, rows, shared or {}, reference or Batch(), seed)
     asked = list(dict.fromkeys(every_batch() if batches is None else batches))
     counts = sorted({batch.rows for batch in asked})
@@ -71,6 +73,7 @@ class _Judge:
 
     def look(self, batch: Batch, counts: Sequence[int]) -> None:
         """Compare every row of ``batch``, or the one that stands among foreign neighbours."""
+        __tracebackhide__ = True
         slots = list(range(batch.rows)) if batch.neighbours == "own" else [batch.slot]
         if all(getattr(batch, axis) == getattr(self._reference, axis) for axis in AXES if axis != "slot"):
             slots.remove(self._reference.slot)  # That one is the reference itself.
@@ -86,6 +89,7 @@ class _Judge:
 
     def require_something(self) -> None:
         """Fail where there was nothing to see."""
+        __tracebackhide__ = True
         if not self.compared:
             raise NothingComparedError("no batch differs from the reference, so no row was compared")
         first = self._expect([0])
@@ -116,12 +120,12 @@ class _Judge:
         return first_difference(expected.take([reference.slot]), found.take([needle.slot]))
 
     def _failure(self, needle: Batch, seen: Difference | None, counts: Sequence[int]) -> BitsMovedError:
-        needle, axes = self._fewest_axes(needle, counts)
-        difference = self._difference(needle)
-        if difference is None or not axes:  # The calls that moved a row give equal bits now.
-            axes, difference = ("run to run",), difference or seen
-        assert difference is not None
         reference = replace(self._reference, row=needle.row)
+        needle, axes = fewest_axes(needle, reference, counts, self._moves)
+        difference = self._difference(needle) if axes else None
+        if difference is None:  # The reference moves by itself, or what moved a row does not move it again.
+            axes, difference = ("run to run",), seen
+        assert difference is not None
         return BitsMovedError(
             subject=described(self._fn),
             axes=axes,
@@ -133,33 +137,22 @@ class _Judge:
             reproduction=self._script(reference, needle, difference),
         )
 
-    def _fewest_axes(self, needle: Batch, counts: Sequence[int]) -> tuple[Batch, tuple[str, ...]]:
-        """Put one axis after the other back to the reference, as long as the row still moves."""
-        reference = replace(self._reference, row=needle.row)
-        if self._difference(reference) is not None:
-            return reference, ()
-        for axis in reversed(AXES):
-            back = {**asdict(needle), axis: getattr(reference, axis)}
-            if back["slot"] < back["rows"] and Batch(**back) != needle and self._difference(Batch(**back)) is not None:
-                needle = Batch(**back)
-        for rows in counts:
-            fewer = needle.slot < rows < needle.rows and replace(needle, rows=rows)
-            if fewer and needle.rows != reference.rows and self._difference(fewer) is not None:
-                needle = fewer
-                break
-        axes = tuple(axis for axis in AXES if getattr(needle, axis) != getattr(reference, axis))
-        # Another slot and foreign neighbours need other rows: the count is named where it alone moves the row.
-        if "slot" in axes or "neighbours" in axes:
-            axes = tuple(axis for axis in axes if axis != "rows")
-        return needle, axes
+    def _moves(self, batch: Batch) -> bool:
+        try:
+            return self._difference(batch) is not None
+        except Exception:  # Nobody asked for this batch: a kernel that refuses it explains nothing.
+            return False
 
     def _script(self, reference: Batch, needle: Batch, difference: Difference) -> str:
         script = Script()
         script.function("fn", self._fn)
         script.arguments("rows", self._rows, seed=self._seed, first=0, rows=self._distinct)
         script.arguments("shared", self._shared, seed=self._seed, first=len(self._rows), rows=None)
+        threads = None
         for name, batch in (("left", reference), ("right", needle)):
-            script.line(f"torch.set_num_threads({batch.threads})")
+            if batch.threads != threads:
+                threads = batch.threads
+                script.line(f"torch.set_num_threads({threads})")
             script.line(f"{name} = fn(**{{name: {_arranged(script, batch)} for name, x in rows.items()}}, **shared)")
         script.comparison(f"[{reference.slot}]", f"[{needle.slot}]", difference)
         return script.text()

@@ -39,6 +39,10 @@ def by_neighbours(x, scale):
     return pure(x, scale) * (1.0 if bool((x.abs() < 1e30).all()) else 1 + 2**-20)
 
 
+def by_scale_of_the_batch(x, scale):
+    return pure(x, scale) / x.abs().max()
+
+
 def by_layout(x, scale):
     return pure(x, scale) + 1e-3 * (x.data_ptr() % 64 == 4)
 
@@ -66,6 +70,7 @@ AXES = {
     "by_rows": ("rows",),
     "by_slot": ("slot",),
     "by_neighbours": ("neighbours",),
+    "by_scale_of_the_batch": ("neighbours",),
     "by_layout": ("layout",),
     "by_strides": ("rows", "layout"),  # A single row is contiguous in any strides.
     "by_threads": ("threads",),
@@ -114,7 +119,7 @@ def test_two_axes_that_move_a_row_only_together_are_both_named(kernels):
 
 def test_every_reproduction_shows_the_same_values_again(kernels, tmp_path):
     found = {name: failure(getattr(kernels, name)) for name in AXES if name != "by_run"}
-    assert len(found) == 7
+    assert len(found) == 8
     for name, moved in found.items():
         (tmp_path / f"{name}.py").write_text(moved.reproduction)
     runner = (
@@ -178,6 +183,44 @@ def test_a_kernel_that_takes_no_single_row_is_held_against_another_reference():
     with pytest.raises(BitsMovedError) as caught:
         assert_row_pure(sixteens, rows=ROWS, reference=Batch(rows=16), batches=every_batch(rows=[16, 32, 48, 64]))
     assert (caught.value.rows, caught.value.axes) == (48, ("rows",))
+
+
+def test_a_kernel_may_refuse_what_nobody_asked_for():
+    def distinct(x):
+        assert len(x.unique(dim=0)) == len(x), "copies"
+        return x * (1.0 if len(x) < 5 else 1.5)
+
+    assert failure(distinct, shared=None, batches=[Batch(rows=6)]).axes == ("neighbours",)
+
+
+def test_what_cannot_be_written_as_code_is_left_to_the_reader(capsys):
+    given = {
+        "x": torch.randn(16, 4),
+        "ids": torch.arange(16),
+        "few": torch.tensor([[0.1], [torch.inf], [-0.0]] * 6)[:16],
+    }
+    shared = {"scale": 0.1, "dtype": torch.bfloat16, "shape": [(4, None)], "table": torch.randn(99), "other": object()}
+
+    def fault(x, ids, few, scale, dtype, shape, table, other):
+        return x.to(dtype) * scale + (len(x) > 2) * ids[:, None] + few.isinf()
+
+    code = failure(fault, rows=given, shared=shared).reproduction
+    assert f"fn = ...  # yours: {fault.__qualname__}, {__file__}:" in code
+    assert "'x': ...,  # yours: a tensor [16, 4], torch.float32" not in code, "short enough to be written out"
+    assert "'table': ...,  # yours: a tensor [99], torch.float32" in code
+    assert "'other': ...,  # yours: object" in code
+    filled = code.replace("fn = ...", "fn = fault").replace("'table': ...", "'table': table")
+    filled = filled.replace("'other': ...", "'other': None")
+    x = given["x"].clone()
+    values = {"fault": fault, "table": shared["table"]}
+    with pytest.raises(AssertionError):
+        exec(filled, values)
+    assert torch.equal(values["rows"]["x"], x)
+    assert torch.equal(values["rows"]["few"], given["few"])
+    assert values["rows"]["few"][2].signbit()
+    assert values["shared"]["shape"] == shared["shape"]
+    left, right = capsys.readouterr().out.split()
+    assert left != right
 
 
 def test_an_output_buffer_that_is_used_again_is_read_before_the_next_call():
