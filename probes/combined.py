@@ -13,19 +13,23 @@ from detharness.probes.bench import Bench
 from detharness.probes.covering import Row, covering_rows
 from detharness.probes.scenario import Scenario, Watch, solo_reference
 from detharness.probes.traffic.generators import GENERATORS, Traffic, small_pool
-from detharness.targets.protocol import FreePages, MemoryPolicy, PagePlacement, PrefixCaching
+from detharness.targets.protocol import Arrival, FreePages, MemoryPolicy, PagePlacement, PrefixCaching
 
 COMBINED = "combined"
 
-FACTORS: dict[str, Sequence[Any]] = {
+FACTORS: dict[str, Sequence[Any]] = {  # First levels make the first row, which the default plays.
     "traffic": ("ragged", "burst", "mixed-samplers", "cancel", "shared-prefix", "mixed-seeds"),
     "pool": ("small", "roomy", "reserve"),
     "prefix_caching": ("on", "off"),
-    "chunk": (None, 24, 17),
-    "page_size": (None, 5, 32),
+    "chunk": (None, 15, 17, 63, 65),  # Around a page and the KV grid.
+    "page_size": (None, 5, 63, 65),
     "page_placement": ("permuted", "ascending"),
     "free_pages": ("nan", "keep"),
     "threads": (None, 1),
+    "load_seeds": ("own", "none", "shared"),
+    "load_samples": (1, 2),
+    "load_ends": ("by itself", "cancelled"),
+    "late_probes": (0, 1),
 }
 
 
@@ -36,7 +40,8 @@ def rows(count: int | None) -> list[Row]:
 
 def combined_scenario(bench: Bench, row: Row, index: int, tokens: int | None) -> Scenario:
     """One covering row as a play of every probe."""
-    traffic = GENERATORS[str(row["traffic"])](bench, bench.horizon(tokens))
+    drawn = GENERATORS[str(row["traffic"])](bench, bench.horizon(tokens))
+    traffic = replace(drawn, arrivals=_varied(bench, row, drawn))
     page_size = row["page_size"] or bench.config.page_size
     assert isinstance(page_size, int)
     changes: dict[str, Any] = {
@@ -55,6 +60,26 @@ def combined_scenario(bench: Bench, row: Row, index: int, tokens: int | None) ->
         changes["memory_policy"] = MemoryPolicy.RESERVE if row["pool"] == "reserve" else MemoryPolicy.RECOMPUTE
     scenario = traffic_scenario(bench, f"{COMBINED}/{index}/round={bench.round}", COMBINED, traffic, changes)
     return replace(scenario, factors=row)
+
+
+def _varied(bench: Bench, row: Row, traffic: Traffic) -> list[Arrival]:
+    """The traffic with its load and the probes' arrival as the row has them."""
+    arrivals = []
+    for arrival in traffic.arrivals:
+        if arrival.request_id in traffic.watched:
+            arrivals.append(replace(arrival, step=arrival.step + int(str(row["late_probes"]))))
+            continue
+        sampling = replace(arrival.sampling, n=int(str(row["load_samples"])))
+        if row["load_seeds"] == "shared":
+            sampling = replace(sampling, seq_seed=bench.probes[0].sampling.seq_seed)
+        if row["load_seeds"] == "none":
+            # Masked to one token: what the engine draws for a seed must not make another run another run.
+            sampling = replace(sampling, seq_seed=None, top_k=1)
+        cancel = arrival.cancel_step
+        if row["load_ends"] == "cancelled" and cancel is None:
+            cancel = arrival.step + max(1, sampling.max_tokens // 2)
+        arrivals.append(replace(arrival, sampling=sampling, cancel_step=cancel))
+    return sorted(arrivals, key=lambda arrival: arrival.step)
 
 
 def named_scenario(bench: Bench, name: str, tokens: int | None) -> Scenario:

@@ -34,12 +34,13 @@ def _next_row(factors: Mapping[str, Sequence[Hashable]], missing: Mapping[_Pair,
     first, first_level, second, second_level = next(iter(missing))
     row: Row = {first: first_level, second: second_level}
     order = list(factors)
+    place = {name: index for index, name in enumerate(order)}
     for name in order:
         if name in row:
             continue
 
         def gain(level: Hashable, name: str = name) -> int:
-            return sum(_pair(order, name, level, other, row[other]) in missing for other in row)
+            return sum(_pair(place, name, level, other, row[other]) in missing for other in row)
 
         row[name] = max(factors[name], key=gain)
     return {name: row[name] for name in order}
@@ -64,7 +65,7 @@ def _pairs(row: Row, order: Sequence[str]) -> list[_Pair]:
     return [(first, row[first], second, row[second]) for first, second in combinations(order, 2)]
 
 
-def _pair(order: Sequence[str], first: str, left: Hashable, second: str, right: Hashable) -> _Pair:
-    if order.index(first) < order.index(second):
+def _pair(place: Mapping[str, int], first: str, left: Hashable, second: str, right: Hashable) -> _Pair:
+    if place[first] < place[second]:
         return first, left, second, right
     return second, right, first, left

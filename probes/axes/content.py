@@ -1,8 +1,8 @@
 """content: other people's tokens.
 
 "foreign": fillers of the same lengths in the same slots, other tokens. "ragged": fillers of other lengths, one of
-them longer than every probe (the width of right padding changes; the number of requests does not). How they are
-sampled, and under which seeds, does not change.
+them longer than every probe (the width of right padding changes; the number of requests does not). "long": all of
+them longer than every probe, which moves averages. How they are sampled, and under which seeds, does not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Content(Axis):
     """What the neighbours say."""
 
     name = "content"
-    levels = ("foreign", "ragged")
+    levels = ("foreign", "ragged", "long")
 
     def scenarios(self, bench: Bench, depth: AxisDepth) -> list[Scenario]:
         """The common play, then the same with other fillers."""
@@ -28,7 +28,8 @@ class Content(Axis):
         lengths = [len(arrival.token_ids) for arrival in base]
         others = bench.fillers("content")
         ragged = [bench.longer_than_all(), *others.lengths(len(lengths) - 1)]
-        for level, said in (("foreign", lengths), ("ragged", ragged)):
+        long = [bench.longer_than_all()] * len(lengths)
+        for level, said in (("foreign", lengths), ("ragged", ragged), ("long", long)):
             load = [
                 replace(arrival, token_ids=others.tokens(length)) for arrival, length in zip(base, said, strict=True)
             ]

@@ -1,7 +1,7 @@
 """prefix_cache: computed against found. Each request is alone while it runs.
 
-"warm": the probe again after itself; the head of its prompt comes from the cache. "follow_up": the probe plus the
-head of its own reply as the prompt, as the next turn of a conversation sends it; the cache holds rows that were
+"warm": the probe again after the head of itself; its prompt's head comes from the cache. "follow_up": the probe plus
+the head of its own reply as the prompt, as the next turn of a conversation sends it; the cache holds rows that were
 decoded, which a cold run prefills. The cold first pass of each play is watched too (level "cold"): it hits nothing,
 so it counts for no axis, but if it moved, the warm one would have nothing to stand on.
 """
@@ -32,8 +32,9 @@ class PrefixCache(Axis):
         return plays
 
     def _warm(self, bench: Bench, probe: Probe, depth: AxisDepth) -> Scenario:
-        cold = bench.arrival(probe, 1, request_id=f"{probe.id}~cold")
-        warm = bench.arrival(probe, depth.tokens, step=2)  # The cold one ends with step 0.
+        # One token more than the prompt gives: what a kernel kept of the last row must not happen to be right.
+        cold = bench.arrival(probe, 2, request_id=f"{probe.id}~cold")
+        warm = bench.arrival(probe, depth.tokens, step=3)  # The cold one ends with step 1.
         solo = solo_reference(probe.id)
         watches = [
             Watch(probe.id, cold.request_id, self.name, "cold", solo),
@@ -52,9 +53,9 @@ class PrefixCache(Axis):
         cold = bench.arrival(probe, tokens - known, request_id=f"{probe.id}~next", prompt=prompt)
         cold_key = f"prefix_cache/cold_follow_up/{probe.id}"
         cold_watch = Watch(probe.id, cold.request_id, None, "follow_up", solo_reference(probe.id, known), offset=known)
-        first = bench.arrival(probe, known + 1, request_id=f"{probe.id}~cold")
+        first = bench.arrival(probe, known + 2, request_id=f"{probe.id}~cold")  # One more, as above.
         # Each token takes one step, so the first turn is over before this one.
-        warm = bench.arrival(probe, tokens - known, step=known + 2, request_id=cold.request_id, prompt=prompt)
+        warm = bench.arrival(probe, tokens - known, step=known + 3, request_id=cold.request_id, prompt=prompt)
         watches = [
             Watch(probe.id, first.request_id, self.name, "cold", solo_reference(probe.id)),
             Watch(

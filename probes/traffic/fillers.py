@@ -40,8 +40,12 @@ class Fillers:
         return [self.random.randint(SHORTEST, LONGEST) for _ in range(count)]
 
     def greedy(self, max_tokens: int) -> SamplingParams:
-        """How a plain filler is sampled: to its full length, so that the batch keeps its size."""
-        return SamplingParams(max_tokens=max_tokens, ignore_eos=True, seq_seed=self.random.getrandbits(62))
+        """How a plain filler is sampled: to its full length, so that the batch keeps its size.
+
+        It asks for logprobs, so that its rows stand beside the probes' in that operator too.
+        """
+        seed = self.random.getrandbits(62)
+        return SamplingParams(max_tokens=max_tokens, ignore_eos=True, seq_seed=seed, logprobs=0)
 
     def sampled(self, max_tokens: int) -> SamplingParams:
         """A filler that samples, with one of the usual settings."""

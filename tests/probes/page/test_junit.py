@@ -29,10 +29,13 @@ def test_a_control_that_moves_passes_and_an_axis_left_out_is_skipped(played):
 
 
 def test_a_subject_that_moves_fails_with_its_rate_and_both_continuations(played):
-    root, found = cases(played(faulty=("invariant",), axes="batch_size", kernels="invariant"))
+    report = played(faulty=("invariant",), axes="batch_size", kernels="invariant")
+    root, found = cases(report)
+    trials = report["axes"]["batch_size"]["trials"]
     case = found["invariant/fp32", "batch_size"]
     assert kinds(case) == ["failure"]
-    assert "moved in 8 of 8 comparisons (100.0 %, 95 % interval" in case[0].get("message")
+    assert trials >= 8
+    assert f"moved in {trials} of {trials} comparisons (100.0 %, 95 % interval" in case[0].get("message")
     assert "token 0 of the reply" in case[0].text
     assert "  reference: " in case[0].text
     assert root.get("failures") == "1"
