@@ -70,7 +70,8 @@ def _asked(plan: Plan) -> bool:
 
 
 def _axes(plan: Plan, arm: Arm) -> list[Axis]:
-    return [*plan.depths[arm.name].axes, None]
+    # A run that differs from itself has no script to shrink, and no side that another run would show again.
+    return [*(axis for axis in plan.depths[arm.name].axes if axis != "run_to_run"), None]
 
 
 @dataclass(frozen=True)

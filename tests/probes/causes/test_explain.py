@@ -89,7 +89,9 @@ def test_every_axis_shrinks_to_less_and_is_still_that_axis(mini_target, make_pla
             mini_target(fault=fault), kernels="invariant", axes=axis, shrink=True, out=tmp_path / f"run{number}"
         )
         causes = [cause for cause in play(plan).report["causes"] if cause["axis"] == axis]
-        assert len(causes) == 1, fault
+        assert len(causes) == (axis != "run_to_run"), fault
+        if axis == "run_to_run":  # A second run of one script cannot be told from the first by the script.
+            continue
         shrunk = causes[0]["shrunk"]
         assert shrunk["minimal"], fault
         assert shrunk["after"]["prompt_tokens"] < shrunk["before"]["prompt_tokens"], fault
