@@ -41,11 +41,12 @@ class Play:
 class PathBench:
     """probes: those under test; quick: one of them stands for all where each would have plays of its own.
 
-    ``round`` numbers the rounds of ``--trials``.
+    context_length: no neighbour grows beyond it. ``round`` numbers the rounds of ``--trials``.
     """
 
     probes: tuple[Probe, ...]
     vocab_size: int
+    context_length: int
     seed: int
     quick: bool
     round: int = 0
@@ -80,7 +81,8 @@ class PathBench:
         self, fillers: Fillers, index: int, max_tokens: int, length: int | None = None, arrives: int = 0
     ) -> PathRequest:
         """One neighbour, called ``~filler-INDEX``, of ``length`` prompt tokens or of a ragged one."""
-        tokens = fillers.tokens(fillers.lengths(1)[0] if length is None else length)
+        wanted = fillers.lengths(1)[0] if length is None else length
+        tokens = fillers.tokens(min(wanted, self.context_length - max_tokens))
         return PathRequest(f"~filler-{index}", tokens, max_tokens, watched=False, arrives=arrives)
 
     def solo(self, probe: Probe) -> Play:

@@ -92,7 +92,7 @@ def prepare(settings: PathSettings, resolve: ResolvePaths) -> PathPlan:
         settings=settings,
         dtypes=dtypes,
         axes=tuple(PATH_AXES) if asked is None else asked,
-        bench=PathBench(probes, target.vocab_size, settings.seed, quick=asked is None),
+        bench=PathBench(probes, target.vocab_size, target.context_length, settings.seed, quick=asked is None),
         capture_logits=_fits(probes, target.vocab_size),
         manifest={},
         target=target,

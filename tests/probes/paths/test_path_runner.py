@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from detharness.errors import UsageError
+from detharness.probes.paths.arm_plan import arm_plays
 from detharness.probes.paths.axes import PATH_AXES
 from detharness.probes.paths.report import build_report
 from detharness.probes.paths.runner import run
@@ -248,6 +250,15 @@ def test_replies_whose_logits_would_not_fit_are_refused_with_the_length_that_doe
     monkeypatch.setattr("detharness.probes.paths.settings.LOGITS_BYTES", 2 * 5 * 11 * 101 * 4)
     with pytest.raises(UsageError, match=r"replies of 12 tokens are too long here.*to 11"):
         make_path_plan(mini_paths())
+
+
+def test_no_neighbour_outgrows_the_context(mini_paths, make_path_plan, tmp_path):
+    prompts = tmp_path / "long.jsonl"
+    prompts.write_text(json.dumps({"id": "full", "token_ids": [7] * 980, "max_tokens": 20}) + "\n")
+    plan = make_path_plan(mini_paths(), prompts=prompts, axes="all", trials=3)
+    for play in arm_plays(plan.bench, plan.axes, 3):
+        assert all(len(r.token_ids) + r.max_tokens <= plan.target.context_length for r in play.requests), play.key
+    assert run(plan, lambda total: nullcontext(lambda note: None), lambda: None).report["verdict"] == "identical"
 
 
 def test_every_axis_is_in_every_report(mini_paths, make_path_plan):
