@@ -358,6 +358,7 @@ BEHAVIOURS: dict[str, Any] = {
     "odd-finish": completion() | {"choices": [{"message": {"content": "33"}, "finish_reason": 1}]},
     "error-in-200": {"error": {"message": "upstream is away", "code": 502}},
     "aborted": completion("The sum", finish_reason="abort"),
+    "ten-megabytes": completion("x" * 10_000_000),
     # Streams of chat completions.
     "stream-good": _events(
         chunk(""), chunk("The sum "), b": alive\n\n", chunk("is 33."), chunk(None, "stop"), "[DONE]"
@@ -383,6 +384,7 @@ BEHAVIOURS: dict[str, Any] = {
     "stream-number": _events(chunk(33, "stop"), "[DONE]"),
     "stream-no-json": _events("33", "hello", "[DONE]"),
     "stream-null-delta": _events(chunk("33"), {"choices": [{"delta": None, "finish_reason": "stop"}]}, "[DONE]"),
+    "stream-many": _events(*[chunk("x")] * 20_000, chunk(None, "stop"), "[DONE]"),
     "stream-stalls": _stalls_in_a_stream,
     "stream-endless": _streams_without_end,
     "stream-endless-line": _streams_a_line_without_end,
