@@ -59,8 +59,11 @@ def run(
     After that, whatever goes wrong with it is an error row, and the run ends with a report. The first Ctrl-C stops
     sending, waits for what is in flight and reports; the second raises KeyboardInterrupt at once.
     """
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_Run(plan, display, tokenizer).go(connect))
+    probe = _Run(plan, display, tokenizer)
+    # Outside the runner: one that finds a handler of SIGINT sets none of its own, and so leaves none behind.
+    with Interrupts(probe.interrupted) as interrupts, asyncio.Runner(loop_factory=loop_factory) as runner:
+        folder, report = runner.run(probe.go(connect))
+    return Outcome(folder, report, interrupts.asked)
 
 
 class _Run:
@@ -68,31 +71,32 @@ class _Run:
         self._plan = plan
         self._display = display
         self._tokenizer = tokenizer
+        self._budget: Budget | None = None
 
-    async def go(self, connect: Callable[[], ServingTarget]) -> Outcome:
+    def interrupted(self) -> None:
+        """Of the first Ctrl-C: end the run in order; at once where nothing has begun."""
+        if self._budget is None:
+            raise KeyboardInterrupt
+        self._budget.end_from_signal()
+        self._display.on_interrupt()
+
+    async def go(self, connect: Callable[[], ServingTarget]) -> tuple[Path, dict[str, Any]]:
+        """The run's folder and its report."""
         target = connect()
         try:
             return await self._probe(target)
         finally:
             await target.close()
 
-    async def _probe(self, target: ServingTarget) -> Outcome:
+    async def _probe(self, target: ServingTarget) -> tuple[Path, dict[str, Any]]:
         plan = self._plan
         started = asyncio.get_running_loop().time()
         budget = Budget(plan.settings.max_requests, plan.settings.max_seconds)
         budget.take()
         manifest = plan.manifest(await target.describe())
         folder = RunFolder.open("probe", manifest, out=plan.settings.out)
-
-        def interrupted() -> None:
-            budget.end_from_signal()
-            self._display.on_interrupt()
-
-        with (
-            Journal(folder) as journal,
-            Interrupts(interrupted) as interrupts,
-            self._display.progress(plan.most_requests) as advance,
-        ):
+        self._budget = budget
+        with Journal(folder) as journal, self._display.progress(plan.most_requests) as advance:
             asker = Asker(target, budget, advance)
             try:
                 session = await self._play(asker, budget, journal)
@@ -114,7 +118,7 @@ class _Run:
                 "send_lateness": None if session is None else session.lateness.summary(),
             }
         )
-        return Outcome(folder.path, report, interrupts.asked)
+        return folder.path, report
 
     async def _play(self, asker: Asker, budget: Budget, journal: Journal) -> Session | None:
         """Everything that is sent; None where the run ended before the first play."""

@@ -195,6 +195,20 @@ def test_the_first_interrupt_waits_for_what_is_in_flight_and_reports(probe, fake
     replies = [row.value for row in read_jsonl(outcome.folder / "replies.jsonl")]
     assert len(replies) + 15 == len(server.asked)  # 15 found out what it can do; every other reply was waited for.
     assert exit_code(outcome.report, interrupted=True) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_before_anything_has_begun_stops_at_once(probe, fake_server, tmp_path, monkeypatch):
+    async def describe(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(fake_server, "describe", describe)
+    server = fake_server()
+    with pytest.raises(KeyboardInterrupt):
+        probe(server)
+    assert server.closed
+    assert not (tmp_path / "run-1").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_second_interrupt_stops_at_once_and_the_records_stay(probe, fake_server, tmp_path):
@@ -211,6 +225,7 @@ def test_the_second_interrupt_stops_at_once_and_the_records_stay(probe, fake_ser
     assert [row.value["kind"] for row in read_jsonl(tmp_path / "run-1" / "trials.jsonl")].count("reference") == 2
     assert not (tmp_path / "run-1" / "report.json").exists()
     assert server.closed
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_fault_of_ours_is_no_row(probe, fake_server):
